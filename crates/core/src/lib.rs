@@ -1,0 +1,3 @@
+//! The rules of Abide: what a run may do, decided without clock, I/O, async or randomness.
+
+pub mod time;
