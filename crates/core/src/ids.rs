@@ -1,0 +1,257 @@
+//! Names of things: one type per id, so that a worker's name cannot be passed where a run is meant.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::time::Timestamp;
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                $name(text.into())
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                $name(text.into())
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+    };
+}
+
+text_id!(
+    /// A tenant.
+    Namespace
+);
+text_id!(
+    /// One execution: `run_` and a ULID.
+    RunId
+);
+text_id!(
+    /// One unit of leased work: `task_` and a ULID.
+    TaskId
+);
+text_id!(
+    /// The name a worker gives itself; a new one for every process.
+    WorkerId
+);
+text_id!(
+    /// The id of a workflow document.
+    WorkflowId
+);
+text_id!(
+    /// The name under which workers offer code.
+    Handler
+);
+text_id!(
+    /// Where tasks wait for a worker.
+    Queue
+);
+text_id!(
+    /// An instance of a step: `reserve.3` (item), `poll.4` (round), `charge.v2` (second visit).
+    Path
+);
+text_id!(
+    /// The name of one stored payload of a run: `input`, `charge/output`, `reserve/items/2`.
+    PayloadName
+);
+
+impl Path {
+    /// The `n`th item or round of this step.
+    pub fn item(&self, n: u32) -> Path {
+        Path::new(format!("{self}.{n}"))
+    }
+
+    pub fn probe(&self) -> Path {
+        Path::new(format!("{self}.probe"))
+    }
+
+    pub fn undo(&self) -> Path {
+        Path::new(format!("{self}.undo"))
+    }
+
+    /// The path of a step at its `visit`th visit; the first has the step's own name.
+    pub fn of_visit(step: &str, visit: u32) -> Path {
+        if visit <= 1 { Path::from(step) } else { Path::new(format!("{step}.v{visit}")) }
+    }
+
+    pub fn payload(&self, what: &str) -> PayloadName {
+        PayloadName::new(format!("{self}/{what}"))
+    }
+}
+
+impl PayloadName {
+    pub fn input() -> PayloadName {
+        PayloadName::from("input")
+    }
+
+    pub fn output() -> PayloadName {
+        PayloadName::from("output")
+    }
+}
+
+/// One counter per run that every claim raises; a write that carries an older one is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    pub fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// SHA-256 of some bytes, written in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(Sha256::digest(bytes).into())
+    }
+
+    /// A digest over several fields; each is preceded by its length, so that no two lists of fields look alike.
+    pub fn of_fields<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+        let mut hasher = Sha256::new();
+        for field in fields {
+            hasher.update((field.len() as u64).to_le_bytes());
+            hasher.update(field);
+        }
+        Digest(hasher.finalize().into())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 64];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = HEX[usize::from(byte >> 4)];
+            pair[1] = HEX[usize::from(byte & 15)];
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_hex(&text).map(Digest).ok_or_else(|| serde::de::Error::custom("a digest is 64 hexadecimal digits"))
+    }
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    let mut bytes = [0; 32];
+    if digits.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let nibble = |digit: u8| (digit as char).to_digit(16);
+        *byte = (nibble(pair[0])? * 16 + nibble(pair[1])?) as u8;
+    }
+    Some(bytes)
+}
+
+/// A ULID made from what is known, so that the rules need no randomness: its time is `at` (ids sort by time, which
+/// stores like), the rest is a digest of the run, the event and a number within it.
+pub fn derived_ulid(at: Timestamp, run: &RunId, seq: u64, n: u32) -> String {
+    let digest = Digest::of_fields([b"id".as_slice(), run.as_str().as_bytes(), &seq.to_le_bytes(), &n.to_le_bytes()]);
+    let millis = (at.micros().max(0) as u128 / 1_000) & ((1 << 48) - 1);
+    let low = digest.0[..10].iter().fold(0u128, |low, byte| low << 8 | u128::from(*byte));
+    ulid_text(millis << 80 | low)
+}
+
+/// A fraction in 0..1 that looks random and is the same every time it is asked for.
+pub fn derived_fraction(run: &RunId, seq: u64, n: u32) -> f64 {
+    let digest =
+        Digest::of_fields([b"jitter".as_slice(), run.as_str().as_bytes(), &seq.to_le_bytes(), &n.to_le_bytes()]);
+    let bits = digest.0[..6].iter().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
+    bits as f64 / (1u64 << 48) as f64
+}
+
+/// Crockford's base 32, 26 digits for 128 bits.
+fn ulid_text(value: u128) -> String {
+    const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    (0..26).rev().map(|place| DIGITS[(value >> (place * 5) & 31) as usize] as char).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn derived_ids_sort_by_time_and_are_the_same_each_time() {
+        let run = RunId::from("run_01");
+        let early = derived_ulid(Timestamp::from_micros(1_000_000), &run, 7, 0);
+        let late = derived_ulid(Timestamp::from_micros(2_000_000), &run, 7, 0);
+        assert!(early < late);
+        assert_eq!(early.len(), 26);
+        assert_eq!(early, derived_ulid(Timestamp::from_micros(1_000_000), &run, 7, 0));
+        assert_ne!(early, derived_ulid(Timestamp::from_micros(1_000_000), &run, 7, 1));
+    }
+
+    #[test]
+    fn a_digest_survives_being_written_and_read() {
+        let digest = Digest::of(b"abide");
+        let json = serde_json::to_string(&digest).unwrap();
+        assert_eq!(serde_json::from_str::<Digest>(&json).unwrap(), digest);
+        assert!(serde_json::from_str::<Digest>("\"xyz\"").is_err());
+    }
+
+    #[test]
+    fn fields_do_not_run_into_each_other() {
+        assert_ne!(Digest::of_fields([b"ab".as_slice(), b"c"]), Digest::of_fields([b"a".as_slice(), b"bc"]));
+    }
+}
