@@ -434,7 +434,7 @@ fn method_names() -> Vec<&'static str> {
 fn unknown(name: &str, offset: usize, kind: &str, known: Vec<&str>) -> CompileError {
     let nearest = known.iter().min_by_key(|candidate| distance(name, candidate));
     let hint = match nearest {
-        Some(nearest) if distance(name, nearest) <= 3 => format!("did you mean `{nearest}`?"),
+        Some(nearest) if distance(name, nearest) <= name.len().div_ceil(3) => format!("did you mean `{nearest}`?"),
         _ => format!("known are {}", known.join(", ")),
     };
     CompileError::syntax(offset, format!("unknown {kind} `{name}`"), hint)
