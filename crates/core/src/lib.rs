@@ -1,7 +1,4 @@
 //! The rules of Abide: what a run may do, decided without clock, I/O, async or randomness.
 
-pub mod contract;
-pub mod definition;
 pub mod expression;
-pub mod ids;
 pub mod time;
