@@ -1,4 +1,8 @@
 //! The rules of Abide: what a run may do, decided without clock, I/O, async or randomness.
 
+pub mod contract;
+pub mod definition;
 pub mod expression;
+pub mod ids;
+pub mod run;
 pub mod time;

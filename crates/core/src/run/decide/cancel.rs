@@ -1,0 +1,49 @@
+//! Cancel: at once when nothing is under way, otherwise with a grace in which work may stop or finish.
+
+use crate::definition::OnCancel;
+use crate::run::advance::{Decided, Draft};
+use crate::run::command::{Effect, Rejection, Reply};
+use crate::run::event::Fact;
+use crate::run::{Cancel, Phase, limits};
+use crate::time::Span;
+
+impl Draft<'_> {
+    pub(super) fn cancel(&mut self, reason: &str, undo: Option<bool>, grace: Option<Span>) -> Decided<Reply> {
+        match self.run.head.phase {
+            Phase::Canceling(_) => return Ok(Reply::Replayed),
+            Phase::Compensating { .. } => return Err(Rejection::Compensating.into()),
+            Phase::Forward | Phase::Closing { .. } | Phase::Ended => {}
+        }
+        let cancel = Cancel {
+            by: self.actor.id.clone(),
+            reason: reason.into(),
+            grace_until: self.now + grace.unwrap_or(limits::GRACE),
+            undo: undo.unwrap_or(self.def.saga) && self.def.saga,
+        };
+        self.tell(Fact::CancelAsked(cancel))?;
+        self.withdraw_all(reason)?;
+        let detached = self.run.head.detached.values().filter(|child| child.on_cancel == OnCancel::Cancel);
+        let told: Vec<Effect> =
+            detached.map(|child| Effect::CancelChild { run_id: child.run_id.clone(), reason: reason.into() }).collect();
+        self.effects.extend(told);
+        Ok(Reply::Done)
+    }
+
+    /// The grace is over: what still holds a lease loses it. Its writes are fenced from now on.
+    pub(super) fn revoke_leases(&mut self) -> Decided {
+        let leased: Vec<_> = self
+            .run
+            .open()
+            .filter(|step| step.is_leased() && !self.is_finally(step))
+            .map(|step| step.path.clone())
+            .collect();
+        for path in leased {
+            let unknown = self.is_external(&path)?;
+            let reason = "the grace to stop is over".to_owned();
+            self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.clone() })?;
+            self.tell_of(&path, Fact::StepCanceled { reason, unknown })?;
+            self.ended(&path)?;
+        }
+        Ok(())
+    }
+}

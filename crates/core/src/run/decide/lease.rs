@@ -1,0 +1,208 @@
+//! Leases: who may write for a task, how long, and how a worker that is too late is told so.
+
+use crate::contract::{Failure, FailureClass, FailureKind, StepState};
+use crate::definition::EffectKind;
+use crate::ids::{Digest, Path, TaskId, WorkerId};
+use crate::run::advance::{Decided, Draft};
+use crate::run::command::{Ask, BlockOn, Holding, Json, Rejection, Reply};
+use crate::run::event::Fact;
+use crate::run::fold::row_of;
+use crate::run::step::{Live, Progress, Receipt, Step, TaskKind};
+use crate::run::{Phase, limits};
+use crate::time::Span;
+
+impl Draft<'_> {
+    pub(super) fn claim(
+        &mut self,
+        path: &Path,
+        task_id: &TaskId,
+        worker: &WorkerId,
+        window: Option<Span>,
+        claim_id: Option<&String>,
+    ) -> Decided<Reply> {
+        let not_claimable = || Rejection::NotClaimable(task_id.clone());
+        let row = row_of(path);
+        let step = self.row(&row)?.ok_or_else(not_claimable)?;
+        let task = step.task.as_ref().filter(|task| task.id == *task_id).ok_or_else(not_claimable)?;
+        if let Some(lease) = &task.lease {
+            let expires_at = step.lease_expires_at(self.around.serving_since).unwrap_or_default();
+            let same = lease.owner == *worker && lease.claim_id.is_some() && lease.claim_id.as_ref() == claim_id;
+            return if same && self.now < expires_at {
+                // The answer to this claim was lost on its way: it is given again.
+                Ok(Reply::Leased { epoch: lease.epoch, expires_at })
+            } else {
+                Err(not_claimable().into())
+            };
+        }
+        let epoch = self.run.head.epoch.next();
+        let window = task.window.or(window).unwrap_or(limits::LEASE);
+        let previous_owner = step.losses.last().cloned();
+        let claimed =
+            Fact::TaskClaimed { owner: worker.clone(), epoch, window, previous_owner, claim_id: claim_id.cloned() };
+        self.tell_of(path, claimed)?;
+        Ok(Reply::Leased { epoch, expires_at: self.now + window })
+    }
+
+    /// Whether this answer was given before. Anything else than a live lease or a repetition is refused.
+    pub(super) fn repeats(&self, holding: &Holding, ask: &Ask) -> Decided<bool> {
+        let lost = |held| Rejection::LeaseLost { path: holding.path.clone(), carried: holding.epoch, held };
+        let Some(step) = self.row(&row_of(&holding.path))? else { return Err(lost(None).into()) };
+        if let Some(lease) = step.lease() {
+            let mine =
+                lease.epoch == holding.epoch && step.task.as_ref().is_some_and(|task| task.id == holding.task_id);
+            let expires_at = step.lease_expires_at(self.around.serving_since).unwrap_or_default();
+            // Expiry is strict: whoever comes later may already have been replaced.
+            if mine && self.now < expires_at {
+                return Ok(false);
+            }
+            if mine {
+                return Err(lost(None).into());
+            }
+        }
+        match &step.answered {
+            Some(answered) if answered.task_id == holding.task_id && answered.epoch == holding.epoch => {
+                match digest_of(ask) {
+                    Some(said) if said == answered.digest => Ok(true),
+                    Some(_) => Err(Rejection::AlreadyCompleted(holding.task_id.clone()).into()),
+                    None => Err(lost(step.lease().map(|lease| lease.epoch)).into()),
+                }
+            }
+            _ => Err(lost(step.lease().map(|lease| lease.epoch)).into()),
+        }
+    }
+
+    /// Extends the lease. It writes no event.
+    pub(super) fn heartbeat(&mut self, holding: &Holding, progress: Option<&Progress>) -> Decided<Reply> {
+        let path = row_of(&holding.path);
+        let step = self.must_row(&path)?;
+        let stop = self.should_stop(step);
+        let window = step.lease().map_or(limits::LEASE, |lease| lease.window);
+        let (now, expires_at) = (self.now, self.now + window);
+        self.edit_live(&path, |step| {
+            let before = step.live.take().and_then(|live| live.progress);
+            let progress = progress.map(|progress| Progress { at: Some(now), ..progress.clone() }).or(before);
+            step.live = Some(Live { expires_at, last_heartbeat_at: now, progress });
+        });
+        Ok(Reply::Beat { expires_at, stop })
+    }
+
+    /// Whether what this worker does is still wanted.
+    pub(super) fn should_stop(&self, step: &Step) -> bool {
+        let ending = match self.run.head.phase {
+            Phase::Closing { .. } | Phase::Canceling(_) => !self.is_finally(step),
+            Phase::Forward | Phase::Compensating { .. } | Phase::Ended => false,
+        };
+        ending || step.unneeded
+    }
+
+    /// The worker stopped: because it was told to, or because it goes away.
+    pub(super) fn stopped(&mut self, holding: &Holding, ask: &Ask) -> Decided<Reply> {
+        let path = row_of(&holding.path);
+        let step = self.must_row(&path)?;
+        let (stop, attempt) = (self.should_stop(step), step.attempt);
+        let kind = step.task.as_ref().map_or(TaskKind::Step, |task| task.kind);
+        let unknown = kind == TaskKind::Step && self.is_external(&path)?;
+        let reason = if stop { "its worker stopped as it was told to" } else { "its worker gave it back" };
+        let (epoch, digest) = (Some(holding.epoch), digest_of(ask));
+        self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest, reason: reason.into() })?;
+        if stop {
+            self.tell_of(&path, Fact::StepCanceled { reason: reason.into(), unknown })?;
+            self.ended(&path)?;
+        } else {
+            match kind {
+                TaskKind::Step if unknown => {
+                    let message = "its worker gave it back without saying whether the effect happened";
+                    let failure =
+                        Failure::new(FailureKind::StepFailed, FailureClass::OutcomeUnknown, message, self.now);
+                    self.recover(&path, failure.of(path.clone(), attempt), None)?;
+                }
+                TaskKind::Step | TaskKind::Body => self.issue_again(&path, attempt, None)?,
+                TaskKind::Reconcile => self.issue_probe(&path)?,
+                TaskKind::Compensate => self.issue_undo(&path)?,
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// An intent before a call, or a receipt after it.
+    pub(super) fn effect(
+        &mut self,
+        holding: &Holding,
+        name: Option<&str>,
+        external_id: Option<&str>,
+        result: Option<&Json>,
+    ) -> Decided<Reply> {
+        let path = row_of(&holding.path);
+        let step = self.must_row(&path)?;
+        let key = self.key_of(step, &holding.path, name);
+        let known = match name {
+            Some(name) => step
+                .effects
+                .iter()
+                .find(|effect| effect.name == name && !effect.void)
+                .map(|effect| effect.receipt.clone()),
+            None => Some(step.receipt.clone()),
+        };
+        if external_id.is_none() && result.is_none() {
+            if let (None, Some(name)) = (&known, name) {
+                if step.effects.len() >= limits::NAMED_EFFECTS {
+                    return Err(Rejection::TooManyEffects { path, limit: limits::NAMED_EFFECTS }.into());
+                }
+                self.tell_of(&path, Fact::EffectIntended { name: name.into(), key })?;
+            }
+            return Ok(Reply::Effect { key, receipt: known.flatten() });
+        }
+        if let Some(receipt) = known.flatten() {
+            return Ok(Reply::Effect { key, receipt: Some(receipt) });
+        }
+        if let Some(result) = result {
+            self.check_size("the result", result)?;
+        }
+        let name_of_payload = self.numbered(&path, "receipt");
+        let result = result.map(|json| self.store(name_of_payload, json.clone()));
+        let receipt = Receipt { external_id: external_id.map(Into::into), result, at: self.now };
+        self.tell_of(&path, Fact::EffectReceived { name: name.map(Into::into), receipt: receipt.clone() })?;
+        Ok(Reply::Effect { key, receipt: Some(receipt) })
+    }
+
+    /// The same for every retry; it is never made from arguments.
+    pub(super) fn key_of(&self, step: &Step, path: &Path, name: Option<&str>) -> Digest {
+        crate::run::idempotency_key(&self.run.head, path, step.group, name)
+    }
+
+    pub(super) fn is_external(&self, path: &Path) -> Decided<bool> {
+        let step = self.must_row(path)?;
+        let done = step.receipt.as_ref().is_some_and(|receipt| receipt.result.is_some());
+        Ok(self.spec(step).effect == EffectKind::External && !done && step.state != StepState::Completed)
+    }
+}
+
+/// What an answer says, so that its repetition is recognised. Reports that change no task have none.
+pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
+    let text = |text: &Option<String>| text.as_deref().unwrap_or("").as_bytes().to_vec();
+    let fields: Vec<Vec<u8>> = match ask {
+        Ask::Complete { report, .. } => {
+            let output = report.output.as_deref().unwrap_or("").as_bytes().to_vec();
+            vec![b"complete".to_vec(), output, vec![report.outcome as u8]]
+        }
+        Ask::Fail { fault, .. } => {
+            let class = fault.class.map_or("", FailureClass::as_str).as_bytes().to_vec();
+            vec![b"fail".to_vec(), class, fault.message.as_bytes().to_vec(), text(&fault.code)]
+        }
+        Ask::Block { on, .. } => {
+            let (kind, name) = match on {
+                BlockOn::Auth { tool, .. } => ("auth", tool.clone()),
+                BlockOn::Callback { name, .. } => ("callback", name.clone()),
+                BlockOn::Signal { name, .. } => ("signal", name.clone()),
+                BlockOn::Approval(asked) => ("approval", asked.title.clone()),
+                BlockOn::Timer { until } => ("timer", until.to_string()),
+                BlockOn::Operator { reason, .. } => ("operator", reason.clone()),
+                BlockOn::Child { workflow, .. } => ("child", workflow.to_string()),
+            };
+            vec![b"block".to_vec(), kind.as_bytes().to_vec(), name.into_bytes()]
+        }
+        Ask::Canceled { .. } => vec![b"canceled".to_vec()],
+        _ => return None,
+    };
+    Some(Digest::of_fields(fields.iter().map(Vec::as_slice)))
+}

@@ -1,0 +1,173 @@
+//! What operators decide: resolving a step, retrying now.
+
+use crate::contract::{FailureClass, StepState};
+use crate::ids::Path;
+use crate::run::Phase;
+use crate::run::advance::{Decided, Draft};
+use crate::run::command::{Rejection, Reply, Resolution};
+use crate::run::event::Fact;
+use crate::run::fold::row_of;
+use crate::run::step::{Block, Proof, ProofBy, Step, Wait};
+
+impl Draft<'_> {
+    pub(super) fn resolve(&mut self, step_id: &Path, action: &Resolution, reason: &str) -> Decided<Reply> {
+        let path = row_of(step_id);
+        let step = self.row(&path)?.ok_or_else(|| Rejection::NoStep(step_id.clone()))?;
+        let allowed = resolutions(step, &self.run.head.phase, self.def.saga);
+        if !allowed.contains(&action.name()) {
+            let state = step.state;
+            return Err(Rejection::CannotResolve { path, action: action.name(), state, allowed }.into());
+        }
+        if let Resolution::Complete { output: Some(json) } | Resolution::Correct { input: json } = action {
+            self.check_size("the payload", json)?;
+            self.check_json("payload", json)?;
+        }
+        let told = Fact::OperatorResolved { action: action.name().into(), reason: reason.into() };
+        if self.must_row(&path)?.state == StepState::Compensating {
+            self.tell_of(&path, told)?;
+            self.resolve_undo(&path, action)?;
+        } else if matches!(self.run.head.phase, Phase::Compensating { .. }) {
+            self.tell_of(&path, told)?;
+            self.resolve_unknown(&path, action)?;
+        } else {
+            self.tell_of(&path, told)?;
+            self.resolve_step(&path, action, reason)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    fn resolve_step(&mut self, path: &Path, action: &Resolution, reason: &str) -> Decided {
+        let step = self.must_row(path)?;
+        let attempt = step.attempt;
+        match action {
+            Resolution::Retry { new_key } => {
+                let (input, new_key) = (None, *new_key);
+                self.tell_of(path, Fact::StepReset { input, new_key, granted: true })?;
+                self.issue_again(path, attempt + 1, None)
+            }
+            Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
+            Resolution::Correct { input } => {
+                let name = self.numbered(path, "input");
+                let input = Some(self.store(name, input.clone()));
+                self.tell_of(path, Fact::StepReset { input, new_key: true, granted: false })?;
+                self.issue_again(path, attempt, None)
+            }
+            Resolution::Skip => {
+                self.tell_of(path, Fact::StepSkipped { reason: reason.into(), place: None })?;
+                self.ended(path)
+            }
+            Resolution::Compensate | Resolution::Fail => {
+                let failure = self.must_row(path)?.failure.clone().unwrap_or_else(|| {
+                    self.failure(path, FailureClass::Fatal, format!("an operator failed it: {reason}"), attempt)
+                });
+                self.fail_step(path, failure, false)
+            }
+        }
+    }
+
+    fn resolve_undo(&mut self, path: &Path, action: &Resolution) -> Decided {
+        match action {
+            Resolution::Complete { .. } => self.undone(path, ProofBy::Operator),
+            Resolution::Skip => {
+                let step = self.must_row(path)?;
+                let failure = step.failure.clone().unwrap_or_else(|| {
+                    self.failure(path, FailureClass::Fatal, "an operator gave its undo up", step.side_attempt)
+                });
+                self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
+            }
+            _ => {
+                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: true })?;
+                self.issue_undo(path)
+            }
+        }
+    }
+
+    /// A step of which nobody knew whether it happened, before the rollback goes on.
+    fn resolve_unknown(&mut self, path: &Path, action: &Resolution) -> Decided {
+        match action {
+            Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
+            Resolution::Fail => {
+                let reason = "an operator says that its effect did not happen".to_owned();
+                self.tell_of(path, Fact::StepCanceled { reason, unknown: false })
+            }
+            Resolution::Skip => {
+                let failure = self.failure(path, FailureClass::Fatal, "it is not known whether it happened", 1);
+                self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
+            }
+            _ => {
+                let _ = Proof { by: ProofBy::Operator, at: self.now };
+                self.issue_probe(path)
+            }
+        }
+    }
+
+    /// Issues now what is scheduled or stalled; an external step is reconciled first.
+    pub(super) fn retry_now(&mut self) -> Decided<Reply> {
+        let waiting: Vec<(Path, Block, u32)> = self
+            .run
+            .open()
+            .filter_map(|step| Some((step.path.clone(), step.block.clone()?, step.attempt)))
+            .filter(|(_, block, _)| block.overdue || matches!(block.wait, Wait::Retry { .. } | Wait::Lost { .. }))
+            .collect();
+        if waiting.is_empty() || self.run.head.is_held() {
+            return Err(Rejection::NothingToRetry(self.state()).into());
+        }
+        for (path, block, attempt) in waiting {
+            let step = self.must_row(&path)?;
+            let undoing = step.state == StepState::Compensating;
+            match block.wait {
+                _ if undoing => self.issue_undo(&path)?,
+                Wait::Retry { next_attempt, .. } => self.issue_again(&path, next_attempt, None)?,
+                Wait::Lost { .. } if self.is_external(&path)? => {
+                    let failure = step.failure.clone().unwrap_or_else(|| {
+                        self.failure(&path, FailureClass::OutcomeUnknown, "its worker was lost", attempt)
+                    });
+                    let def = self.spec(step);
+                    self.reconcile(&path, failure, &def)?;
+                }
+                Wait::Lost { .. } => {
+                    self.tell_of(&path, Fact::StepReset { input: None, new_key: false, granted: true })?;
+                    self.issue_again(&path, attempt + 1, None)?;
+                }
+                _ => self.wait_again(&path, block)?,
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// An overdue wait is given its time once more.
+    fn wait_again(&mut self, path: &Path, block: Block) -> Decided {
+        let span = block.until.map_or(crate::time::Span::ZERO, |until| until.since(block.since));
+        let until = Some(self.now + span);
+        self.rest(path, Block { until, since: self.now, overdue: false, ..block })
+    }
+}
+
+/// What an operator may do about a step as it is.
+pub fn resolutions(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> {
+    let Some(block) = &step.block else { return Vec::new() };
+    match phase {
+        Phase::Ended | Phase::Closing { .. } | Phase::Canceling(_) => return Vec::new(),
+        Phase::Compensating { .. } if step.state == StepState::Compensating => {
+            return vec!["retry", "complete", "skip"];
+        }
+        Phase::Compensating { .. } => {
+            return match block.wait {
+                Wait::Operator { .. } => vec!["complete", "fail", "skip"],
+                _ => Vec::new(),
+            };
+        }
+        Phase::Forward => {}
+    }
+    let mut allowed = match &block.wait {
+        Wait::Operator { .. } | Wait::Lost { .. } | Wait::Retry { .. } | Wait::Auth { .. } | Wait::Probe => {
+            vec!["retry", "complete", "correct", "skip", "fail"]
+        }
+        Wait::Callback { .. } => vec!["retry", "complete", "skip", "fail"],
+        Wait::Timer | Wait::Approval(_) | Wait::Signal { .. } | Wait::Child { .. } => vec!["complete", "skip", "fail"],
+    };
+    if saga {
+        allowed.push("compensate");
+    }
+    allowed
+}

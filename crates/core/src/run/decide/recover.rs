@@ -1,0 +1,439 @@
+//! Recovery: what happens after a failed attempt or a lost lease, by failure class; reconcile before retry.
+
+use crate::contract::{Failure, FailureClass, FailureKind, Policy, ReasonType, StepState};
+use crate::definition::{EffectKind, RetryPolicy, StepDef};
+use crate::ids::Path;
+use crate::run::Phase;
+use crate::run::advance::{Decided, Draft};
+use crate::run::command::{Fault, Json};
+use crate::run::event::Fact;
+use crate::run::scope::{Here, json_text};
+use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, TaskKind, Wait};
+use crate::time::{Span, Timestamp};
+
+impl Draft<'_> {
+    /// Decides what a failed attempt leads to. The task is over already.
+    pub(super) fn recover(&mut self, path: &Path, failure: Failure, fault: Option<&Fault>) -> Decided {
+        let step = self.must_row(path)?;
+        let def = self.spec(step);
+        if self.should_stop(step) {
+            return self.end_unwanted(path, failure, &def);
+        }
+        if self.take_case(path, &def, None, Some(&failure))? {
+            return Ok(());
+        }
+        let step = self.must_row(path)?;
+        let uncertain = matches!(failure.class, FailureClass::OutcomeUnknown | FailureClass::Lost);
+        if let Some(result) = step.receipt.as_ref().and_then(|receipt| receipt.result.clone()).filter(|_| uncertain) {
+            let output = Json::from(self.payload(&result.name)?);
+            return self.complete_step(path, Some(output), ProofBy::Receipt);
+        }
+        match def.policy(failure.class) {
+            Policy::Retry if failure.class == FailureClass::Lost => self.retry_lost(path, failure, &def),
+            Policy::Retry => self.retry_later(path, failure, fault.and_then(|fault| fault.retry_after)),
+            Policy::Reconcile => self.reconcile(path, failure, &def),
+            Policy::Hold if uncertain => self.hold(path, failure),
+            Policy::Ask | Policy::Hold => self.ask(path, failure),
+            Policy::Fail => self.fail_step(path, failure, false),
+            Policy::Warn => self.fail_step(path, failure, true),
+            Policy::Compensate => self.fail_step(path, failure, false),
+            Policy::WaitOnAuth => self.wait_for_auth(path, &failure, fault, &def),
+            Policy::ReEvaluate => self.re_evaluate(path, failure, &def),
+        }
+    }
+
+    /// The run ends, or a join was decided: no recovery, only the truth about what happened.
+    fn end_unwanted(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
+        let unknown = def.effect == EffectKind::External
+            && matches!(failure.class, FailureClass::OutcomeUnknown | FailureClass::Lost)
+            && !self.must_row(path)?.unneeded;
+        let canceling = matches!(self.run.head.phase, Phase::Canceling(_));
+        if canceling && def.policy(failure.class) == Policy::Fail {
+            return self.fail_step(path, failure, false);
+        }
+        self.tell_of(path, Fact::StepCanceled { reason: failure.message, unknown })?;
+        self.ended(path)
+    }
+
+    /// Attempts that the policy and the operators allow.
+    fn attempts(&self, path: &Path, policy: &RetryPolicy) -> Decided<u32> {
+        Ok(policy.max_attempts + self.must_row(path)?.granted)
+    }
+
+    /// Schedules the next attempt, or fails the step when there is none left.
+    pub(super) fn retry_later(&mut self, path: &Path, failure: Failure, retry_after: Option<Span>) -> Decided {
+        let step = self.must_row(path)?;
+        let policy = self.spec(step).retry;
+        let attempt = step.attempt.max(1);
+        let patient = failure.class == FailureClass::RateLimited
+            && step.limited_since.is_none_or(|since| self.now.since(since) < policy.give_up_after);
+        let next_attempt = if patient { attempt } else { attempt + 1 };
+        if !patient && attempt >= self.attempts(path, &policy)? {
+            let kind = if failure.kind == FailureKind::TimedOut { FailureKind::TimedOut } else { failure.kind };
+            return self.fail_step(path, Failure { kind, ..failure }, false);
+        }
+        let pause = retry_after.unwrap_or_else(|| back_off(&policy, attempt, self.jitter()));
+        let until = self.now + pause;
+        let of = self.attempts(path, &policy)?;
+        let message = format!("{} Attempt {next_attempt} of {of} at {until}.", sentence(&failure.message));
+        let wait = Wait::Retry { next_attempt, class: failure.class, code: failure.code.clone() };
+        let block = Block::new(wait, message, self.now).until(Some(until));
+        self.tell_of(path, Fact::StepBlocked { block: Box::new(block), failure: Some(Box::new(failure)) })
+    }
+
+    /// A worker was lost and repeating is safe: at once, unless the input kills workers.
+    fn retry_lost(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
+        let step = self.must_row(path)?;
+        let (attempt, losses) = (step.attempt.max(1), step.losses.len());
+        if losses >= 2 {
+            let message = format!("{losses} workers were lost on this input; it may be what kills them.");
+            let block = Block::operator(ReasonType::PoisonInput, message, self.now);
+            return self.tell_of(path, Fact::StepBlocked { block: Box::new(block), failure: Some(Box::new(failure)) });
+        }
+        if attempt >= self.attempts(path, &def.retry)? {
+            return self.fail_step(path, Failure { kind: FailureKind::WorkerCrash, ..failure }, false);
+        }
+        self.issue_again(path, attempt + 1, None)
+    }
+
+    /// Rests in `stalled`: the row says already that its lease was lost.
+    fn hold(&mut self, path: &Path, failure: Failure) -> Decided {
+        let step = self.must_row(path)?;
+        if step.block.as_ref().is_some_and(|block| matches!(block.wait, Wait::Lost { .. })) {
+            return Ok(());
+        }
+        self.ask(path, failure)
+    }
+
+    /// Asks an operator, with everything that is known.
+    pub(super) fn ask(&mut self, path: &Path, failure: Failure) -> Decided {
+        let (reason, recommended) = match failure.class {
+            FailureClass::Validation => (ReasonType::CorrectionRequired, "correct"),
+            FailureClass::Permission => (ReasonType::PermissionDenied, "retry"),
+            FailureClass::Conflict => (ReasonType::PreconditionFailed, "retry"),
+            FailureClass::OutcomeUnknown | FailureClass::Lost => (ReasonType::OutcomeUnknown, "complete"),
+            FailureClass::Transient | FailureClass::RateLimited | FailureClass::Auth | FailureClass::Fatal => {
+                (ReasonType::OperatorAsked, "retry")
+            }
+        };
+        let fields = match failure.class {
+            FailureClass::Validation => vec![FieldFault { pointer: String::new(), detail: failure.message.clone() }],
+            _ => Vec::new(),
+        };
+        let wait = Wait::Operator { reason, recommended: Some(recommended.into()), fields };
+        let block = Block::new(wait, sentence(&failure.message), self.now);
+        self.tell_of(path, Fact::StepBlocked { block: Box::new(block), failure: Some(Box::new(failure)) })
+    }
+
+    pub(super) fn ask_about_precondition(&mut self, path: &Path, requires: &str) -> Decided {
+        let attempt = self.must_row(path)?.attempt;
+        let message = format!("requires does not hold: {requires}");
+        let failure = self.failure(path, FailureClass::Conflict, message, attempt).coded("requires");
+        let def = self.spec(self.must_row(path)?);
+        match def.policy(FailureClass::Conflict) {
+            // Evaluated a moment ago: asking is all that is left.
+            Policy::ReEvaluate => self.ask(path, failure),
+            _ => self.recover(path, failure, None),
+        }
+    }
+
+    fn wait_for_auth(&mut self, path: &Path, failure: &Failure, fault: Option<&Fault>, def: &StepDef) -> Decided {
+        let step = self.must_row(path)?;
+        let here = Here::of(step, def);
+        let tool = fault.and_then(|fault| fault.tool.clone());
+        let connection = match (tool, &def.connection) {
+            (Some(tool), _) => {
+                let account = fault.and_then(|fault| fault.account.clone()).unwrap_or_else(|| "default".into());
+                Connection { tool, account }
+            }
+            (None, Some(template)) => match self.render_text(template, &here)? {
+                Ok(text) => connection_of(&text),
+                Err(_) => connection_of(path.as_str()),
+            },
+            (None, None) => Connection { tool: handler_of(def, path), account: "default".into() },
+        };
+        self.block_on_auth(path, connection, &failure.message, TaskKind::Step)
+    }
+
+    /// The world was not as required: look again, and retry with fresh input if it is now.
+    fn re_evaluate(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
+        let step = self.must_row(path)?;
+        let (attempt, here) = (step.attempt.max(1), Here::of(step, def));
+        let Some(requires) = &def.requires else { return self.ask(path, failure) };
+        if attempt >= self.attempts(path, &def.retry)? || !matches!(self.test(requires, &here)?, Ok(true)) {
+            return self.ask(path, failure);
+        }
+        let fresh = match &def.action {
+            crate::definition::Action::Task { with: Some(with), .. } => self.render(with, &here)?.ok(),
+            _ => None,
+        };
+        if let Some(json) = fresh {
+            let input = self.store_input(path, json.into());
+            self.tell_of(path, Fact::StepReset { input: Some(input), new_key: false, granted: false })?;
+        }
+        self.issue_again(path, attempt + 1, None)
+    }
+
+    /// Finds out first whether the effect happened.
+    pub(super) fn reconcile(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
+        if let Some(late) = self.around.late.get(path) {
+            let (output, at) = (late.output.clone(), late.at);
+            let why = format!("its worker answered at {at}, after its lease was over");
+            self.tell_of(path, Fact::StepReconciled { verdict: "found".into(), why })?;
+            return self.complete_step(path, Some(output), ProofBy::Reconcile);
+        }
+        if def.reconcile.is_none() {
+            return self.ask(path, failure);
+        }
+        let after = self.lease_was_until(path)?;
+        if after > self.now {
+            let message = format!(
+                "{} The probe waits until {after}, so that the old worker has stopped.",
+                sentence(&failure.message)
+            );
+            let block = Block::new(Wait::Probe, message, self.now).until(Some(after));
+            return self.tell_of(path, Fact::StepBlocked { block: Box::new(block), failure: Some(Box::new(failure)) });
+        }
+        self.issue_probe(path)
+    }
+
+    /// Until when the lease that was revoked would have lasted; the instant is in the failure's details.
+    fn lease_was_until(&self, path: &Path) -> Decided<Timestamp> {
+        let step = self.must_row(path)?;
+        let details = step.failure.as_ref().and_then(|failure| failure.details.as_ref());
+        let until = details.and_then(|details| details.get("lease_until")).and_then(|until| until.as_str());
+        Ok(until.and_then(Timestamp::parse).unwrap_or(self.now))
+    }
+
+    pub(super) fn issue_probe(&mut self, path: &Path) -> Decided {
+        let step = self.must_row(path)?;
+        let def = self.spec(step);
+        let undo = step.state == StepState::Compensating;
+        let probe = match (undo, &def.compensate) {
+            (true, Some(compensate)) => compensate.reconcile.as_deref().cloned(),
+            _ => def.reconcile.clone(),
+        };
+        let Some(probe) = probe else { return Ok(()) };
+        let here = Here::of(step, &def);
+        let attempt = step.side_attempt + 1;
+        let task_path = if undo { path.undo().probe() } else { path.probe() };
+        let with = match &probe.with {
+            Some(with) => self.render(with, &here)?.ok(),
+            None => None,
+        };
+        let input = self.side_input(path, &task_path, with)?;
+        let task = self.task(TaskKind::Reconcile, probe.handler, probe.queue, input, probe.timeout, None);
+        let issued =
+            Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation: None };
+        self.offer(&task_path, issued)
+    }
+
+    /// What probes and undos get: the step's input, its receipts and resources, its failure and output.
+    pub(super) fn side_input(&mut self, path: &Path, task_path: &Path, with: Option<String>) -> Decided<Ref> {
+        let step = self.must_row(path)?;
+        let named = |reference: &Option<Ref>| -> Decided<String> {
+            match reference {
+                Some(reference) => Ok(self.payload(&reference.name)?.to_owned()),
+                None => Ok("null".to_owned()),
+            }
+        };
+        let mut receipts = Vec::new();
+        let all = step.receipt.iter().map(|receipt| (None, receipt));
+        let all = all.chain(step.effects.iter().filter_map(|e| Some((Some(&e.name), e.receipt.as_ref()?))));
+        for (name, receipt) in all {
+            receipts.push(receipt_json(name, receipt, &named(&receipt.result)?));
+        }
+        let resources = serde_json::to_string(&step.resources).unwrap_or_else(|_| "[]".into());
+        let failure = serde_json::to_string(&step.failure).unwrap_or_else(|_| "null".into());
+        let json = format!(
+            "{{\"input\":{},\"receipts\":[{}],\"resources\":{resources},\"failure\":{failure},\"output\":{}{}}}",
+            named(&step.input)?,
+            receipts.join(","),
+            named(&step.output)?,
+            with.map(|with| format!(",\"with\":{with}")).unwrap_or_default(),
+        );
+        let name = self.numbered(task_path, "input");
+        Ok(self.store(name, json.into()))
+    }
+
+    /// What a probe found.
+    pub(super) fn probed(&mut self, path: &Path, answer: Option<&str>) -> Decided {
+        let verdict = Verdict::read(answer);
+        let (name, why) = verdict.told();
+        self.tell_of(&path.probe(), Fact::StepReconciled { verdict: name.into(), why })?;
+        let step = self.must_row(path)?;
+        if step.state == StepState::Compensating {
+            return self.undo_probed(path, verdict);
+        }
+        if matches!(self.run.head.phase, Phase::Compensating { .. }) {
+            return self.unknown_probed(path, verdict);
+        }
+        let (def, attempt) = (self.spec(step), step.attempt.max(1));
+        let failure = step
+            .failure
+            .clone()
+            .unwrap_or_else(|| self.failure(path, FailureClass::OutcomeUnknown, "its outcome was not known", attempt));
+        if self.should_stop(step) {
+            return match verdict {
+                Verdict::Found { output } => self.complete_step(path, output, ProofBy::Reconcile),
+                Verdict::Absent | Verdict::Abort { .. } => {
+                    self.end_unwanted(path, Failure { class: FailureClass::Transient, ..failure }, &def)
+                }
+                Verdict::Partial { .. } | Verdict::Unclear { .. } => self.end_unwanted(path, failure, &def),
+            };
+        }
+        match verdict {
+            Verdict::Found { output } => self.complete_step(path, output, ProofBy::Reconcile),
+            Verdict::Absent if attempt < self.attempts(path, &def.retry)? => self.issue_again(path, attempt + 1, None),
+            Verdict::Partial { .. } if attempt >= self.attempts(path, &def.retry)? => self.ask(path, failure),
+            Verdict::Absent => {
+                // Known not to have happened: the failure is final, and nothing is unknown about it.
+                let class = FailureClass::Transient;
+                self.fail_step(path, Failure { class, kind: failure.kind, ..failure }, false)
+            }
+            Verdict::Partial { external_id } => {
+                let receipt = Receipt { external_id, result: None, at: self.now };
+                self.tell_of(path, Fact::EffectReceived { name: None, receipt })?;
+                self.issue_again(path, attempt + 1, None)
+            }
+            Verdict::Abort { reason } => {
+                let failure = self.failure(path, FailureClass::Fatal, reason, attempt).coded("reconcile_abort");
+                self.fail_step(path, failure, false)
+            }
+            Verdict::Unclear { why } => {
+                let class = FailureClass::OutcomeUnknown;
+                let message = format!("{} The probe could not tell: {why}", sentence(&failure.message));
+                self.ask(path, Failure { class, message, ..failure })
+            }
+        }
+    }
+
+    /// A probe that fails is tried again when that may help; otherwise nobody can tell.
+    pub(super) fn probe_failed(&mut self, path: &Path, failure: Failure, fault: &Fault) -> Decided {
+        let step = self.must_row(path)?;
+        let def = self.spec(step);
+        if self.should_stop(step) {
+            return self.probed(path, None);
+        }
+        let policy = def.reconcile.as_ref().map_or_else(RetryPolicy::default, |probe| probe.retry);
+        let again = matches!(failure.class, FailureClass::Transient | FailureClass::RateLimited | FailureClass::Lost);
+        if failure.class == FailureClass::Auth {
+            let tool = fault.tool.clone().unwrap_or_else(|| handler_of(&def, path));
+            let account = fault.account.clone().unwrap_or_else(|| "default".into());
+            return self.block_on_auth(path, Connection { tool, account }, &failure.message, TaskKind::Reconcile);
+        }
+        if again && step.side_attempt < policy.max_attempts {
+            let pause = fault.retry_after.unwrap_or_else(|| back_off(&policy, step.side_attempt, self.jitter()));
+            let until = self.now + pause;
+            let message = format!("{} The probe is tried again at {until}.", sentence(&failure.message));
+            let block = Block::new(Wait::Probe, message, self.now).until(Some(until));
+            return self.rest(path, block);
+        }
+        let why = json_text(&failure.message);
+        self.probed(path, Some(&format!("{{\"found\":null,\"why\":{why}}}")))
+    }
+}
+
+/// What a probe can say.
+pub(super) enum Verdict {
+    Found { output: Option<Json> },
+    Absent,
+    Partial { external_id: Option<String> },
+    Abort { reason: String },
+    Unclear { why: String },
+}
+
+impl Verdict {
+    fn read(answer: Option<&str>) -> Verdict {
+        #[derive(serde::Deserialize)]
+        struct Answer {
+            found: Option<serde_json::Value>,
+            #[serde(default)]
+            output: Option<Box<serde_json::value::RawValue>>,
+            #[serde(default)]
+            external_id: Option<String>,
+            #[serde(default)]
+            abort: Option<String>,
+            #[serde(default)]
+            why: Option<String>,
+        }
+        let Some(answer) = answer.and_then(|answer| serde_json::from_str::<Answer>(answer).ok()) else {
+            return Verdict::Unclear { why: "its answer was not {found: true|false|\"partial\"|null, …}".into() };
+        };
+        if let Some(reason) = answer.abort {
+            return Verdict::Abort { reason };
+        }
+        match answer.found {
+            Some(serde_json::Value::Bool(true)) => {
+                Verdict::Found { output: answer.output.map(|output| Json::from(output.get())) }
+            }
+            Some(serde_json::Value::Bool(false)) => Verdict::Absent,
+            Some(serde_json::Value::String(text)) if text == "partial" => {
+                Verdict::Partial { external_id: answer.external_id }
+            }
+            _ => Verdict::Unclear { why: answer.why.unwrap_or_else(|| "it does not know".into()) },
+        }
+    }
+
+    fn told(&self) -> (&'static str, String) {
+        match self {
+            Verdict::Found { .. } => ("found", "the effect happened; nothing is called again".into()),
+            Verdict::Absent => ("absent", "the effect did not happen; the step may be tried again".into()),
+            Verdict::Partial { external_id } => {
+                ("partial", format!("half of it happened ({})", external_id.as_deref().unwrap_or("without an id")))
+            }
+            Verdict::Abort { reason } => ("abort", reason.clone()),
+            Verdict::Unclear { why } => ("unclear", why.clone()),
+        }
+    }
+}
+
+/// Grows by its factor up to its maximum; jitter only shortens it, so that the maximum holds.
+pub(super) fn back_off(policy: &RetryPolicy, attempt: u32, jitter: f64) -> Span {
+    let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+    let grown = policy.first.scaled(policy.factor.powi(exponent).min(1e12)).min(policy.max);
+    grown.scaled(1.0 - policy.jitter * jitter)
+}
+
+pub(super) fn connection_of(text: &str) -> Connection {
+    let (tool, account) = text.split_once('/').unwrap_or((text, "default"));
+    Connection { tool: tool.into(), account: if account.is_empty() { "default" } else { account }.into() }
+}
+
+fn handler_of(def: &StepDef, path: &Path) -> String {
+    match &def.action {
+        crate::definition::Action::Task { handler, .. } => handler.to_string(),
+        _ => path.to_string(),
+    }
+}
+
+/// A message as a sentence, so that another can follow it.
+pub(super) fn sentence(message: &str) -> String {
+    let message = message.trim_end();
+    if message.ends_with(['.', '!', '?']) { message.to_owned() } else { format!("{message}.") }
+}
+
+fn receipt_json(name: Option<&String>, receipt: &Receipt, result: &str) -> String {
+    let text = |text: Option<&String>| text.map_or_else(|| "null".to_owned(), |text| json_text(text));
+    format!(
+        "{{\"name\":{},\"external_id\":{},\"result\":{result},\"at\":\"{}\"}}",
+        text(name),
+        text(receipt.external_id.as_ref()),
+        receipt.at
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_back_off_grows_to_its_maximum_and_jitter_only_shortens_it() {
+        let policy = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
+        let pauses: Vec<u64> = (1..=8).map(|attempt| back_off(&policy, attempt, 0.9).millis()).collect();
+        assert_eq!(pauses, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);
+        let jittered = back_off(&RetryPolicy::default(), 7, 0.5);
+        assert_eq!(jittered.millis(), 54_000);
+        assert_eq!(back_off(&policy, u32::MAX, 1.0), policy.max);
+    }
+}

@@ -1,0 +1,112 @@
+//! Starting a run: the input is checked, the first event holds everything that was said.
+
+use crate::contract::RunState;
+use crate::ids::{Path, PayloadName};
+use crate::run::advance::{Decided, Draft};
+use crate::run::command::{Rejection, Reply, Start};
+use crate::run::event::{Carries, Entered, Fact};
+use crate::run::rerun::Carried;
+use crate::run::step::{Place, Role};
+use crate::run::{Hold, OneStep, Started, limits};
+
+impl Draft<'_> {
+    pub(super) fn start(&mut self, start: &Start) -> Decided<Reply> {
+        if self.run.head.state.is_some() {
+            return Err(Rejection::RunExists(self.run.head.run_id.clone()).into());
+        }
+        if start.depth > limits::DEPTH {
+            return Err(Rejection::TooDeep { limit: limits::DEPTH }.into());
+        }
+        self.check_size("the input", &start.input)?;
+        self.check_input(&start.input)?;
+        let started = self.started(start);
+        let (start_at, by) = (started.start_at, self.actor.id.clone());
+        let hold =
+            start.paused.then(|| Hold { by, reason: "started paused".into(), since: self.now, one_step: OneStep::No });
+        let state = if hold.is_some() { RunState::Paused } else { RunState::Queued };
+        let carries = match &hold {
+            Some(hold) => Some(Carries::Hold(hold.clone())),
+            None => start_at.map(|at| Carries::StartAt { at }),
+        };
+        self.tell(Fact::Entered(Entered {
+            state,
+            started: Some(Box::new(started)),
+            carries,
+            failure: None,
+            parent: None,
+        }))?;
+        if let Some(hold) = hold {
+            self.tell(Fact::PauseSet(hold))?;
+        }
+        for carried in &start.carried {
+            self.carry_over(carried)?;
+        }
+        self.settle()?;
+        Ok(Reply::Done)
+    }
+
+    fn check_input(&self, input: &str) -> Decided {
+        let fault = |detail: String| vec![crate::run::step::FieldFault { pointer: String::new(), detail }];
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(input) {
+            return Err(Rejection::InputInvalid(fault(format!("the input is not JSON: {error}"))).into());
+        }
+        match self.def.input.as_ref().map(|schema| schema.check(input)) {
+            Some(Err(faults)) => Err(Rejection::InputInvalid(faults.into_iter().map(Into::into).collect()).into()),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
+    fn started(&mut self, start: &Start) -> Started {
+        let trace_id = start.trace_id.clone().unwrap_or_else(|| {
+            let run = self.run.head.run_id.as_str().as_bytes();
+            crate::ids::Digest::of_fields([b"trace".as_slice(), run]).to_string()[..32].to_owned()
+        });
+        Started {
+            workflow_id: self.def.workflow.clone(),
+            workflow_version: start.workflow_version,
+            definition_hash: self.def.hash,
+            steps: self.def.steps().len(),
+            input: self.store(PayloadName::input(), start.input.clone()),
+            created_at: self.now,
+            requester: self.actor.id.clone(),
+            start_at: start.start_at.filter(|at| *at > self.now),
+            deadline_at: self.def.deadline.map(|deadline| start.start_at.unwrap_or(self.now).max(self.now) + deadline),
+            labels: start.labels.clone(),
+            unique: start.unique.clone(),
+            queue: start.queue.clone(),
+            priority: start.priority,
+            owner_id: start.owner_id.clone(),
+            data_region: start.data_region.clone(),
+            parent: start.parent.clone(),
+            origin: start.origin.clone(),
+            depth: start.depth,
+            trace_id,
+        }
+    }
+
+    /// A checkpoint of the run that this one reruns.
+    fn carry_over(&mut self, carried: &Carried) -> Decided {
+        let index = self.def.step(&carried.step).map(|(index, _)| index);
+        let role = if carried.coded.is_some() { Role::Coded } else { carried.role };
+        let place = Place { index, parent: carried.parent.clone(), number: carried.number, role, visit: 1 };
+        let path = Path::from(carried.path.as_str());
+        let output = carried.output.as_ref().map(|json| self.store(path.payload("output"), json.clone()));
+        let undoable = index.is_some_and(|index| self.def.saga && self.def.steps()[index].compensate.is_some())
+            && carried.state == crate::contract::StepState::Completed
+            && role == Role::Plain;
+        self.tell_of(
+            &path,
+            Fact::StepCarried {
+                place,
+                state: carried.state,
+                output,
+                resources: carried.resources.clone(),
+                receipt: carried.receipt.clone(),
+                from: carried.from.clone(),
+                undoable,
+                decisions: carried.decisions.clone(),
+                coded: carried.coded.clone(),
+            },
+        )
+    }
+}

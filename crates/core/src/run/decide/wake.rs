@@ -1,0 +1,233 @@
+//! Time has come: leases that ran out, retries, sleeps, deadlines, graces. Each due thing acts once.
+
+use crate::contract::{Cause, Failure, FailureClass, FailureKind, StepState};
+use crate::definition::{Action, AtDeadline, EffectKind};
+use crate::ids::Path;
+use crate::run::Phase;
+use crate::run::advance::{Decided, Draft};
+use crate::run::command::Reply;
+use crate::run::event::Fact;
+use crate::run::lifecycle::{block_ends_at, due_at, timeout_at};
+use crate::run::step::{Block, ProofBy, Role, TaskKind, Wait};
+
+use super::flow::Opening;
+
+impl Draft<'_> {
+    pub(super) fn wake(&mut self) -> Decided<Reply> {
+        self.handle_due()?;
+        match self.run.head.phase {
+            Phase::Forward if self.run.head.started.deadline_at.is_some_and(|at| at <= self.now) => {
+                if self.run.head.body == Some(crate::contract::BodyState::Running) {
+                    let message = "the run's deadline passed";
+                    let failure = Failure::new(FailureKind::TimedOut, FailureClass::Fatal, message, self.now);
+                    self.close(failure.coded("deadline"))?;
+                } else if self.run.head.body.is_none() {
+                    self.tell(Fact::WorkflowStarted)?;
+                    let message = "the run's deadline passed before it began";
+                    let failure = Failure::new(FailureKind::TimedOut, FailureClass::Fatal, message, self.now);
+                    self.close(failure.coded("deadline"))?;
+                }
+            }
+            Phase::Closing { grace_until, .. } if grace_until <= self.now => self.revoke_leases()?,
+            Phase::Canceling(ref cancel) if cancel.grace_until <= self.now => self.revoke_leases()?,
+            Phase::Forward
+            | Phase::Closing { .. }
+            | Phase::Canceling(_)
+            | Phase::Compensating { .. }
+            | Phase::Ended => {}
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Handles every row whose instant has come, the earliest first.
+    pub(super) fn handle_due(&mut self) -> Decided {
+        let (held, forward) = (self.run.head.is_held(), matches!(self.run.head.phase, Phase::Forward));
+        let since = self.around.serving_since;
+        let mut due: Vec<_> = self
+            .run
+            .open()
+            .filter_map(|step| Some((due_at(step, held, forward, since)?, step.path.clone())))
+            .filter(|(at, _)| *at <= self.now)
+            .collect();
+        due.sort();
+        for (_, path) in due {
+            self.handle_due_row(&path, held)?;
+        }
+        Ok(())
+    }
+
+    fn handle_due_row(&mut self, path: &Path, held: bool) -> Decided {
+        let Some(step) = self.row(path)?.filter(|step| step.is_open()) else { return Ok(()) };
+        let since = self.around.serving_since;
+        if step.lease_expires_at(since).is_some_and(|at| at <= self.now) {
+            return self.lease_lost(path);
+        }
+        if timeout_at(step).is_some_and(|at| at <= self.now) {
+            return self.timed_out(path);
+        }
+        let forward = matches!(self.run.head.phase, Phase::Forward);
+        if step.deadline_at.is_some_and(|at| at <= self.now) && forward && !step.state.is_ended() {
+            return self.step_deadline(path);
+        }
+        if block_ends_at(step, held).is_some_and(|at| at <= self.now) {
+            return self.block_ended(path);
+        }
+        Ok(())
+    }
+
+    /// The worker stopped proving that it lives.
+    fn lease_lost(&mut self, path: &Path) -> Decided {
+        let step = self.must_row(path)?;
+        let (Some(lease), Some(task)) = (step.lease().cloned(), step.task.as_ref()) else { return Ok(()) };
+        let (kind, attempt) = (task.kind, step.attempt);
+        let task_path = self.path_of_task(path, kind)?;
+        let cause = std::mem::replace(&mut self.cause, Cause::LeaseLost);
+        self.tell_of(&task_path, Fact::TaskLost { owner: lease.owner.clone(), epoch: lease.epoch })?;
+        let step = self.must_row(path)?;
+        if self.should_stop(step) {
+            let message = format!("its worker {} was lost", lease.owner);
+            let failure = self.failure(path, FailureClass::Lost, message, attempt).coded("lease_lost");
+            self.recover(path, failure, None)?;
+        } else {
+            let message = format!(
+                "No heartbeat from {} within {}; its lease {} was lost.",
+                lease.owner, lease.window, lease.epoch
+            );
+            let block = Block::new(Wait::Lost { owner: lease.owner.clone(), epoch: lease.epoch }, message, self.now);
+            self.rest(path, block)?;
+            self.project()?;
+            if !self.run.head.is_held() {
+                self.recover_lost(path)?;
+            }
+        }
+        self.cause = cause;
+        Ok(())
+    }
+
+    /// What recovery does about a lost lease.
+    pub(super) fn recover_lost(&mut self, path: &Path) -> Decided {
+        let step = self.must_row(path)?;
+        let Some(Wait::Lost { owner, epoch }) = step.block.as_ref().map(|block| block.wait.clone()) else {
+            return Ok(());
+        };
+        let message = format!("the worker {owner} was lost with lease {epoch}");
+        let (attempt, probing) = (step.attempt, step.state == StepState::Stalled && step.side_attempt > 0);
+        let external = self.spec(step).effect == EffectKind::External;
+        let undoing = step.state == StepState::Compensating;
+        let class = if external && !probing { FailureClass::OutcomeUnknown } else { FailureClass::Lost };
+        let lost = Failure::new(FailureKind::WorkerCrash, class, message, self.now)
+            .coded("lease_lost")
+            .of(path.clone(), attempt);
+        if undoing {
+            return self.undo_lost(path, lost);
+        }
+        if probing {
+            let fault = crate::run::command::Fault { retry_after: Some(crate::time::Span::ZERO), ..Default::default() };
+            return self.probe_failed(path, Failure { class: FailureClass::Lost, ..lost }, &fault);
+        }
+        if external && self.spec(self.must_row(path)?).policy(FailureClass::Lost) == crate::contract::Policy::Hold {
+            return Ok(());
+        }
+        self.recover(path, lost, None)
+    }
+
+    fn path_of_task(&self, path: &Path, kind: TaskKind) -> Decided<Path> {
+        let undoing = self.must_row(path)?.state == StepState::Compensating;
+        Ok(match kind {
+            TaskKind::Step | TaskKind::Body => path.clone(),
+            TaskKind::Reconcile if undoing => path.undo().probe(),
+            TaskKind::Reconcile => path.probe(),
+            TaskKind::Compensate => path.undo(),
+        })
+    }
+
+    /// One attempt took longer than it may: its lease is revoked.
+    fn timed_out(&mut self, path: &Path) -> Decided {
+        let step = self.must_row(path)?;
+        let (Some(lease), Some(task)) = (step.lease().cloned(), step.task.as_ref()) else { return Ok(()) };
+        let (kind, timeout) = (task.kind, task.timeout.unwrap_or_default());
+        let attempt = if kind == TaskKind::Step { step.attempt } else { step.side_attempt };
+        let until = step.lease_expires_at(self.around.serving_since).unwrap_or(self.now);
+        let class = match self.effect_of(step, kind) {
+            EffectKind::External => FailureClass::OutcomeUnknown,
+            EffectKind::None | EffectKind::Idempotent => FailureClass::Transient,
+        };
+        let message = format!("attempt {attempt} took longer than {timeout}");
+        let failure = Failure {
+            // The probe may not start before the old worker's lease is over.
+            details: Some(serde_json::json!({ "lease_until": until.to_string() })),
+            ..Failure::new(FailureKind::TimedOut, class, message, self.now).coded("timeout").of(path.clone(), attempt)
+        };
+        let task_path = self.path_of_task(path, kind)?;
+        let failed = Fact::TaskFailed {
+            epoch: lease.epoch,
+            digest: None,
+            failure: Box::new(failure.clone()),
+            retry_after: None,
+        };
+        self.tell_of(&task_path, failed)?;
+        match kind {
+            TaskKind::Reconcile => self.probe_failed(path, failure, &Default::default()),
+            TaskKind::Compensate => self.undo_failed(path, failure, &Default::default()),
+            TaskKind::Step | TaskKind::Body => self.recover(path, failure, None),
+        }
+    }
+
+    /// The whole step took longer than it may.
+    fn step_deadline(&mut self, path: &Path) -> Decided {
+        let step = self.must_row(path)?;
+        let def = self.spec(step);
+        let in_flight = step.is_leased() || self.is_unknown(step);
+        let class = if in_flight && def.effect == EffectKind::External {
+            FailureClass::OutcomeUnknown
+        } else {
+            FailureClass::Fatal
+        };
+        let message = format!("its deadline of {} passed", def.deadline.unwrap_or_default());
+        let failure = Failure::new(FailureKind::TimedOut, class, message, self.now)
+            .coded("deadline")
+            .of(path.clone(), step.attempt.max(1));
+        let tolerated = def.at_deadline == Some(AtDeadline::Warn);
+        if !tolerated && step.task.is_none() && self.take_case(path, &def, None, Some(&failure))? {
+            return Ok(());
+        }
+        self.fail_step(path, failure, tolerated)
+    }
+
+    /// A retry, a sleep, a pause before a probe, or a wait's own deadline.
+    fn block_ended(&mut self, path: &Path) -> Decided {
+        let step = self.must_row(path)?;
+        let Some(block) = step.block.clone() else { return Ok(()) };
+        let (attempt, undoing) = (step.attempt, step.state == StepState::Compensating);
+        match block.wait {
+            Wait::Retry { .. } if undoing => self.issue_undo(path),
+            Wait::Retry { next_attempt, .. } => self.issue_again(path, next_attempt, None),
+            Wait::Probe => self.issue_probe(path),
+            Wait::Timer => self.timer_ended(path, attempt),
+            Wait::Approval(_) | Wait::Signal { .. } | Wait::Callback { .. } | Wait::Child { .. } => {
+                self.wait_is_over(path)
+            }
+            Wait::Auth { .. } | Wait::Lost { .. } | Wait::Operator { .. } => Ok(()),
+        }
+    }
+
+    fn timer_ended(&mut self, path: &Path, attempt: u32) -> Decided {
+        let step = self.must_row(path)?;
+        let def = self.spec(step);
+        let own = matches!(def.action, Action::Sleep(_)) || step.place.role == Role::Coded;
+        if own {
+            return self.complete_step(path, None, ProofBy::Engine);
+        }
+        if step.attempt == 0 {
+            // The pause before a round: it begins now.
+            let opening = Opening { path: path.clone(), place: step.place.clone() };
+            if !self.may_issue(self.is_finally(step), Some(step)) {
+                return Ok(());
+            }
+            self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false })?;
+            return self.open(opening, &def);
+        }
+        let _ = attempt;
+        self.deliver(path, "timer", None, None, None)
+    }
+}

@@ -1,0 +1,445 @@
+//! What happened, and how it is written: versioned, serialisable, chained by hashes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::command::{Actor, Outcome};
+use super::step::{
+    Answer, Block, Callback, ChildEnd, ChildRef, CodedStep, Connection, Decision, Group, Place, Proof, Receipt, Ref,
+    Resource, Task,
+};
+use super::{Because, Cancel, Hold, Parent, Started, Warning};
+use crate::contract::{Cause, Evidence, Failure, Layer, RunState, StepState};
+use crate::ids::{Digest, Epoch, Path, RunId, WorkerId, WorkflowId};
+use crate::time::{Span, Timestamp};
+
+/// The version of the facts below. A change of shape raises it and adds an upcast to [`Record::event`].
+pub const VERSION: u16 = 1;
+
+/// One thing that happened to a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Contiguous per run, from 1.
+    pub seq: u64,
+    pub at: Timestamp,
+    pub actor: Actor,
+    pub cause: Cause,
+    /// The step it is about; of a probe or an undo, their own path.
+    pub step_id: Option<Path>,
+    pub attempt: Option<u32>,
+    pub evidence: Vec<Evidence>,
+    pub fact: Fact,
+}
+
+macro_rules! facts {
+    ($($(#[$doc:meta])* $variant:ident $(($inner:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })? = $kind:literal in $layer:ident),+ $(,)?) => {
+        /// What an event says. Its kind is dotted and in the past tense.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", content = "payload")]
+        pub enum Fact {
+            $($(#[$doc])* #[serde(rename = $kind)] $variant $(($inner))? $({ $($(#[$field_doc])* $field: $type),* })?),+
+        }
+
+        impl Fact {
+            /// The kinds that are not `run.STATE`.
+            pub const KINDS: &[&str] = &[$($kind),+];
+
+            fn kind_of_variant(&self) -> &'static str {
+                match self { $(facts!(@pattern $variant $(($inner))? $({ $($field),* })?) => $kind),+ }
+            }
+
+            pub fn layer(&self) -> Layer {
+                match self { $(facts!(@pattern $variant $(($inner))? $({ $($field),* })?) => Layer::$layer),+ }
+            }
+        }
+    };
+    (@pattern $variant:ident) => { Fact::$variant };
+    (@pattern $variant:ident ($inner:ty)) => { Fact::$variant(_) };
+    (@pattern $variant:ident { $($field:ident),* }) => { Fact::$variant { .. } };
+}
+
+facts! {
+    /// The run entered a state. Written as `run.` and the state.
+    Entered(Entered) = "run.entered" in Run,
+    CancelAsked(Cancel) = "cancel.asked" in Run,
+    PauseSet(Hold) = "pause.set" in Run,
+    PauseLifted { one_step: bool } = "pause.lifted" in Run,
+    WarningAdded(Warning) = "warning.added" in Run,
+    SignalReceived { name: String, payload: Ref } = "signal.received" in Run,
+    ConnectionReconnected {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connection: Option<Connection>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<u64>,
+    } = "connection.reconnected" in Run,
+    OperatorResolved { action: String, reason: String } = "operator.resolved" in Run,
+    CompensationStarted { because: Because } = "compensation.started" in Run,
+    HistoryFilled = "history.filled" in Run,
+    PinSet { pinned: bool } = "pin.set" in Run,
+    FinallyStarted = "finally.started" in Run,
+    FinallyEnded = "finally.ended" in Run,
+
+    WorkflowStarted = "workflow.started" in Workflow,
+    WorkflowCompleted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Ref>,
+    } = "workflow.completed" in Workflow,
+    WorkflowFailed { failure: Box<Failure>, grace_until: Timestamp, undo: bool } = "workflow.failed" in Workflow,
+
+    TaskIssued {
+        task: Box<Task>,
+        attempt: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<Place>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline_at: Option<Timestamp>,
+        /// The connection's generation that made it worth another try.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<u64>,
+    } = "task.issued" in Task,
+    TaskClaimed {
+        owner: WorkerId,
+        epoch: Epoch,
+        window: Span,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        previous_owner: Option<WorkerId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        claim_id: Option<String>,
+    } = "task.claimed" in Task,
+    TaskCompleted {
+        epoch: Epoch,
+        digest: Digest,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Ref>,
+        #[serde(default, skip_serializing_if = "is_ok")]
+        outcome: Outcome,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        resources: Vec<Resource>,
+    } = "task.completed" in Task,
+    TaskFailed {
+        epoch: Epoch,
+        /// None when its time ran out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<Digest>,
+        failure: Box<Failure>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after: Option<Span>,
+    } = "task.failed" in Task,
+    TaskBlocked { epoch: Epoch, digest: Digest } = "task.blocked" in Task,
+    TaskLost { owner: WorkerId, epoch: Epoch } = "task.lost" in Task,
+    TaskCanceled {
+        /// The lease that ended with it, if it had one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epoch: Option<Epoch>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        digest: Option<Digest>,
+        reason: String,
+    } = "task.canceled" in Task,
+
+    /// A row for something that has no task of its own yet.
+    StepEntered {
+        place: Place,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<Box<Group>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        coded: Option<Box<CodedStep>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline_at: Option<Timestamp>,
+    } = "step.entered" in Step,
+    /// It does not move, and this is why.
+    StepBlocked {
+        block: Box<Block>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<Box<Failure>>,
+    } = "step.blocked" in Step,
+    /// Its deadline passed and nothing was declared for that.
+    StepOverdue = "step.overdue" in Step,
+    StepCompleted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Ref>,
+        proof: Proof,
+        retry_safe: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        resources: Vec<Resource>,
+        /// It can be undone.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undoable: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tolerated: bool,
+    } = "step.completed" in Step,
+    StepFailed { failure: Box<Failure>, tolerated: bool } = "step.failed" in Step,
+    StepSkipped {
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<Place>,
+    } = "step.skipped" in Step,
+    StepCaseHandled {
+        case: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Ref>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<Box<Failure>>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undoable: bool,
+    } = "step.case_handled" in Step,
+    StepCanceled {
+        reason: String,
+        /// Its external effect may have happened.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unknown: bool,
+    } = "step.canceled" in Step,
+    /// Back to the beginning of its attempt: withdrawn by a pause, corrected, or about to be issued again.
+    StepReset {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Ref>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        new_key: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        granted: bool,
+    } = "step.reset" in Step,
+    /// What a probe found, and what was concluded.
+    StepReconciled { verdict: String, why: String } = "step.reconciled" in Step,
+    /// Its result is not needed any more; its worker is told to stop.
+    StepUnneeded = "step.unneeded" in Step,
+    StepJumped { to: usize, reset: Vec<usize>, skip: Vec<usize> } = "step.jumped" in Step,
+    JoinDecided { met: bool } = "join.decided" in Step,
+    LoopBroken = "loop.broken" in Step,
+    StepCompensating = "step.compensating" in Step,
+    StepCompensated { proof: Proof } = "step.compensated" in Step,
+    StepUndoFailed { failure: Box<Failure> } = "step.undo_failed" in Step,
+    StepCarried {
+        place: Place,
+        state: StepState,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Ref>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        resources: Vec<Resource>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        receipt: Option<Receipt>,
+        from: RunId,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undoable: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        decisions: Vec<Decision>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        coded: Option<Box<CodedStep>>,
+    } = "step.carried" in Step,
+
+    EffectIntended { name: String, key: Digest } = "effect.intended" in Step,
+    EffectReceived {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        receipt: Receipt,
+    } = "effect.received" in Step,
+    CallbackMade(Callback) = "callback.made" in Step,
+    CallbackAnswered { token_hash: Digest, payload: Ref } = "callback.answered" in Step,
+    /// Something that a task or a wait asked for arrived.
+    AnswerDelivered(Answer) = "answer.delivered" in Step,
+    /// A wait took a signal out of the mailbox.
+    SignalTaken { name: String, seq: u64, payload: Ref } = "signal.taken" in Step,
+    ApprovalGiven(Decision) = "approval.given" in Step,
+    ApprovalRejected(Decision) = "approval.rejected" in Step,
+    ApprovalEscalated { approvers: Vec<String>, until: Timestamp } = "approval.escalated" in Step,
+    ApprovalExpired = "approval.expired" in Step,
+    ChildStarted { child: ChildRef, workflow: WorkflowId, input: Ref, detached: bool } = "child.started" in Step,
+    ChildEnded { run_id: RunId, end: ChildEnd } = "child.ended" in Step,
+    /// A coded body asked again for results that are stored.
+    BodyRecalled { steps: Vec<Path>, epoch: Epoch } = "body.recalled" in Step,
+}
+
+/// The run entered a state; the first time with everything that was said at the start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entered {
+    pub state: RunState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Box<Started>>,
+    /// What the state must carry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carries: Option<Carries>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<Failure>>,
+    /// To whom the end is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+}
+
+/// The facts without which a state may not be entered (`RunState::requires`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "of")]
+pub enum Carries {
+    Lease { step_id: Path, owner: WorkerId, epoch: Epoch },
+    Block { step_id: Path, reason: Box<Block> },
+    Hold(Hold),
+    Cancel(Cancel),
+    Undo { step_id: Option<Path>, left: u32 },
+    StartAt { at: Timestamp },
+    HistoryFull { events: u64 },
+}
+
+fn is_ok(outcome: &Outcome) -> bool {
+    *outcome == Outcome::Ok
+}
+
+impl Fact {
+    /// `run.queued`, `step.completed`, `task.claimed`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Fact::Entered(entered) => run_kind(entered.state),
+            other => other.kind_of_variant(),
+        }
+    }
+}
+
+/// The kind of the event with which a run enters a state.
+pub fn run_kind(state: RunState) -> &'static str {
+    match state {
+        RunState::Queued => "run.queued",
+        RunState::Running => "run.running",
+        RunState::WaitingOnTool => "run.waiting_on_tool",
+        RunState::WaitingOnAuth => "run.waiting_on_auth",
+        RunState::WaitingOnApproval => "run.waiting_on_approval",
+        RunState::WaitingOnChild => "run.waiting_on_child",
+        RunState::WaitingOnTimer => "run.waiting_on_timer",
+        RunState::WaitingOnOperator => "run.waiting_on_operator",
+        RunState::RetryScheduled => "run.retry_scheduled",
+        RunState::Stalled => "run.stalled",
+        RunState::Paused => "run.paused",
+        RunState::Compensating => "run.compensating",
+        RunState::CancelRequested => "run.cancel_requested",
+        RunState::Succeeded => "run.succeeded",
+        RunState::CompletedWithWarnings => "run.completed_with_warnings",
+        RunState::Failed => "run.failed",
+        RunState::Canceled => "run.canceled",
+    }
+}
+
+/// An event as it is stored and shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    pub seq: u64,
+    pub v: u16,
+    pub at: Timestamp,
+    pub actor: Actor,
+    pub cause: Cause,
+    pub layer: Layer,
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_state: Option<RunState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_state: Option<RunState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<Path>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    pub payload: Box<RawValue>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+    pub hash: Digest,
+}
+
+/// A stored event that cannot be read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unreadable {
+    #[error("event {seq} has version {found}; this program knows versions up to {VERSION}")]
+    Version { seq: u64, found: u16 },
+    #[error("event {seq} ({kind}) cannot be read: {why}")]
+    Payload { seq: u64, kind: String, why: String },
+}
+
+impl Record {
+    /// Writes an event down, chained to the one before it.
+    pub fn seal(event: &Event, from_state: Option<RunState>, previous: Digest) -> Result<Record, serde_json::Error> {
+        let to_state = match &event.fact {
+            Fact::Entered(entered) => Some(entered.state),
+            _ => None,
+        };
+        let mut record = Record {
+            seq: event.seq,
+            v: VERSION,
+            at: event.at,
+            actor: event.actor.clone(),
+            cause: event.cause,
+            layer: event.fact.layer(),
+            kind: event.fact.kind().to_owned(),
+            from_state: if to_state.is_some() { from_state } else { None },
+            to_state,
+            step_id: event.step_id.clone(),
+            attempt: event.attempt,
+            payload: payload_of(&event.fact)?,
+            evidence: event.evidence.clone(),
+            hash: Digest::default(),
+        };
+        record.hash = record.chained_to(previous);
+        Ok(record)
+    }
+
+    /// The hash this event must have after `previous`: over everything that is stored of it.
+    pub fn chained_to(&self, previous: Digest) -> Digest {
+        let mut hasher = Sha256::new();
+        hasher.update(previous.0);
+        let mut field = |bytes: &[u8]| {
+            hasher.update((bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        field(&self.seq.to_le_bytes());
+        field(&self.v.to_le_bytes());
+        field(&self.at.micros().to_le_bytes());
+        field(&[self.actor.kind as u8]);
+        field(self.actor.id.as_bytes());
+        field(self.cause.as_str().as_bytes());
+        field(self.kind.as_bytes());
+        field(self.from_state.map_or("", RunState::as_str).as_bytes());
+        field(self.step_id.as_ref().map_or("", Path::as_str).as_bytes());
+        field(&self.attempt.unwrap_or(0).to_le_bytes());
+        for evidence in &self.evidence {
+            field(evidence.kind.as_str().as_bytes());
+            field(evidence.reference.as_bytes());
+        }
+        // The payload's own digest, not its bytes: a payload that must be erased leaves a chain that can be checked.
+        field(&Digest::of(self.payload.get().as_bytes()).0);
+        Digest(hasher.finalize().into())
+    }
+
+    /// Reads it back. Nothing that a store can hold makes this panic.
+    pub fn event(&self) -> Result<Event, Unreadable> {
+        if self.v != VERSION {
+            return Err(Unreadable::Version { seq: self.seq, found: self.v });
+        }
+        let unreadable = |why: String| Unreadable::Payload { seq: self.seq, kind: self.kind.clone(), why };
+        let kind = if self.layer == Layer::Run && self.kind.starts_with("run.") { "run.entered" } else { &self.kind };
+        let fact = fact_of(kind, self.payload.get()).map_err(|error| unreadable(error.to_string()))?;
+        if fact.kind() != self.kind || fact.layer() != self.layer {
+            return Err(unreadable(format!("its payload is that of {}", fact.kind())));
+        }
+        Ok(Event {
+            seq: self.seq,
+            at: self.at,
+            actor: self.actor.clone(),
+            cause: self.cause,
+            step_id: self.step_id.clone(),
+            attempt: self.attempt,
+            evidence: self.evidence.clone(),
+            fact,
+        })
+    }
+}
+
+/// Only the content of the fact: its kind stands in the record already.
+fn payload_of(fact: &Fact) -> Result<Box<RawValue>, serde_json::Error> {
+    let tagged = serde_json::to_string(fact)?;
+    // `{"kind":"…","payload":…}`; a fact without content has no payload.
+    match tagged.find(",\"payload\":") {
+        Some(start) => RawValue::from_string(tagged[start + 11..tagged.len() - 1].to_owned()),
+        None => RawValue::from_string("{}".to_owned()),
+    }
+}
+
+fn fact_of(kind: &str, payload: &str) -> Result<Fact, serde_json::Error> {
+    if payload == "{}"
+        && let Ok(fact) = serde_json::from_str(&format!("{{\"kind\":{}}}", serde_json::to_string(kind)?))
+    {
+        return Ok(fact);
+    }
+    serde_json::from_str(&format!("{{\"kind\":{},\"payload\":{payload}}}", serde_json::to_string(kind)?))
+}

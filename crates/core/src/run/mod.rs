@@ -1,0 +1,431 @@
+//! A run: its head, its open steps, and the one way to change them: `advance` a command to events, `fold` events to rows.
+
+pub mod command;
+pub mod event;
+pub mod invariant;
+pub mod rerun;
+pub mod step;
+
+mod advance;
+mod decide;
+mod fold;
+mod lifecycle;
+mod scope;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use advance::{Advanced, Need, Stop, advance, first_needs};
+pub use fold::{Broken, fold, replay};
+pub use lifecycle::{Situation, project, wake_at};
+use step::{Connection, Ref, Step};
+
+use crate::contract::{BodyState, Evidence, Failure, RunState, StepState};
+use crate::definition::OnCancel;
+use crate::ids::{Digest, Epoch, Namespace, Path, PayloadName, Queue, RunId, WorkflowId};
+use crate::time::{Span, Timestamp};
+
+/// What a command is decided on: the run's head, every open step, and whatever else the command touches.
+#[derive(Clone, Debug)]
+pub struct Working {
+    pub head: Head,
+    /// Loaded rows; `None` means that the store has no such row.
+    pub steps: BTreeMap<Path, Option<Arc<Step>>>,
+    /// Loaded payloads, as the JSON text that was stored.
+    pub payloads: BTreeMap<PayloadName, Arc<str>>,
+}
+
+/// The row of the run itself, folded from its log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    pub run_id: RunId,
+    pub namespace: Namespace,
+    /// The run's version: the number of its last event.
+    pub seq: u64,
+    /// Of the last event; it covers all before.
+    pub hash: Digest,
+    /// Nothing before the first event.
+    pub state: Option<RunState>,
+    pub since: Timestamp,
+    pub updated_at: Timestamp,
+    pub attempt: u32,
+    pub epoch: Epoch,
+    pub phase: Phase,
+    pub body: Option<BodyState>,
+    pub hold: Option<Hold>,
+    pub finally: Finally,
+    pub started: Started,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub output: Option<Ref>,
+    pub failure: Option<Failure>,
+    pub warnings: Newest<Warning>,
+    pub evidence: Newest<Evidence>,
+    /// One entry for each declared step.
+    pub plan: Vec<Brief>,
+    /// The completed step that would be undone first; the rest hangs on it (`Step::undo_next`).
+    pub undo_first: Option<Path>,
+    pub undo_left: u32,
+    /// External steps that ended without anybody knowing whether their effect happened.
+    pub unknown: Vec<Path>,
+    /// Signals that came before anybody waited for them.
+    pub mailbox: BTreeMap<String, Vec<Mail>>,
+    pub children: u32,
+    /// Children that are not waited for.
+    pub detached: BTreeMap<Path, Detached>,
+    pub coded: Coded,
+    pub history_full: bool,
+    pub warned_of_length: bool,
+    pub pinned: bool,
+}
+
+/// Everything that was said when the run was started; it stands in the first event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    pub workflow_id: WorkflowId,
+    pub workflow_version: u32,
+    pub definition_hash: Digest,
+    /// How many steps the definition declares.
+    pub steps: usize,
+    pub input: Ref,
+    pub created_at: Timestamp,
+    /// Who asked: an approval may not be given by them where the workflow says so.
+    pub requester: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique: Option<String>,
+    /// Wins over the queues of the document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    #[serde(default)]
+    pub priority: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_region: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// How many runs are above this one.
+    #[serde(default)]
+    pub depth: u32,
+    /// The trace of this run; made at the start if none came in.
+    pub trace_id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub run_id: RunId,
+    pub step_id: Path,
+}
+
+/// The run that this one was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub kind: OriginKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The last event of that run when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_step: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OriginKind {
+    Rerun,
+    Retry,
+    Schedule,
+}
+
+/// Where the run is between its start and its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Phase {
+    Forward,
+    /// The body failed or the deadline passed: nothing new is issued, work in progress may end until `grace_until`.
+    Closing {
+        grace_until: Timestamp,
+        failure: Box<Failure>,
+        undo: bool,
+    },
+    Canceling(Cancel),
+    Compensating {
+        because: Because,
+        /// Undos that were given up.
+        given_up: Newest<Path>,
+    },
+    Ended,
+}
+
+/// Why a rollback was started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Because {
+    Failed(Box<Failure>),
+    Canceled(Cancel),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cancel {
+    pub by: String,
+    pub reason: String,
+    pub grace_until: Timestamp,
+    pub undo: bool,
+}
+
+/// An operator holds the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hold {
+    pub by: String,
+    pub reason: String,
+    pub since: Timestamp,
+    /// One step may pass.
+    pub one_step: OneStep,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OneStep {
+    #[default]
+    No,
+    /// The next step that can be issued may be.
+    Allowed,
+    /// This step is under way; when it ends the run is held again.
+    UnderWay(Path),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finally {
+    #[default]
+    NotYet,
+    UnderWay,
+    Done,
+}
+
+/// What the head remembers of a declared step: enough to see what comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brief {
+    pub state: StepState,
+    /// From 1; a jump back raises it.
+    pub visit: u32,
+    /// Its failure does not fail the run.
+    pub tolerated: bool,
+}
+
+/// A signal that waits to be taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mail {
+    /// The event with which it came.
+    pub seq: u64,
+    pub payload: Ref,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detached {
+    pub run_id: RunId,
+    pub on_cancel: OnCancel,
+}
+
+/// Counters of a coded body: whether it has asked again for everything that is stored.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Coded {
+    /// Steps with a stored result.
+    pub stored: u32,
+    /// Of those, the ones that the present lease of the body has asked for.
+    pub asked: u32,
+    /// The lease that asked.
+    pub epoch: Epoch,
+}
+
+/// Something went wrong that the run tolerates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Warning {
+    pub code: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<Path>,
+    pub at: Timestamp,
+}
+
+/// The newest of many, and how many there were.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Newest<T> {
+    pub count: u64,
+    pub newest: Vec<T>,
+}
+
+/// The code of the warning that a log is getting long.
+pub const LONG_HISTORY: &str = "long_history";
+
+/// How many entries a list in the record holds.
+pub const NEWEST: usize = 20;
+
+impl<T> Newest<T> {
+    pub fn push(&mut self, entry: T) {
+        self.count += 1;
+        if self.newest.len() == NEWEST {
+            self.newest.remove(0);
+        }
+        self.newest.push(entry);
+    }
+}
+
+impl<T> Default for Newest<T> {
+    fn default() -> Newest<T> {
+        Newest { count: 0, newest: Vec::new() }
+    }
+}
+
+/// Facts of other rows that a decision may need.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Since when an engine has served without a gap; leases get a full window after it.
+    pub serving_since: Timestamp,
+    /// Connections that this command may meet.
+    pub connections: BTreeMap<Connection, ConnectionFacts>,
+    /// Groups of the person who decides (`role:X` names group X).
+    pub groups: Vec<String>,
+    /// First late answers of tasks, by step: kept beside the log, they count as found for a reconcile.
+    pub late: BTreeMap<Path, LateAnswer>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionFacts {
+    /// Raised by every reconnect.
+    pub generation: u64,
+    pub reconnected_at: Option<Timestamp>,
+    pub broken: bool,
+}
+
+/// What a worker said after its lease was over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LateAnswer {
+    pub output: Arc<str>,
+    pub at: Timestamp,
+}
+
+/// Numbers that users meet; `GET /v1/contract` shows them.
+pub mod limits {
+    use super::Span;
+
+    pub const PAYLOAD_BYTES: usize = 1 << 20;
+    pub const DEFINITION_BYTES: usize = 256 << 10;
+    pub const WARN_EVENTS: u64 = 100_000;
+    pub const MAX_EVENTS: u64 = 1_000_000;
+    pub const DEPTH: u32 = 32;
+    pub const MAILBOX: usize = 256;
+    pub const NAMED_EFFECTS: usize = 1_000;
+    pub const LEASE: Span = Span::from_secs(30);
+    pub const GRACE: Span = Span::from_secs(30);
+    /// Items of a list are stored in pieces of this many, so that issuing one reads one piece.
+    pub const ITEMS_PER_PIECE: usize = 32;
+    pub const LISTED_FAILURES: usize = 100;
+}
+
+impl Working {
+    /// Before the first event.
+    pub fn unborn(run_id: RunId, namespace: Namespace) -> Working {
+        let nothing = Timestamp::default();
+        let head = Head {
+            run_id,
+            namespace,
+            seq: 0,
+            hash: Digest::default(),
+            state: None,
+            since: nothing,
+            updated_at: nothing,
+            attempt: 0,
+            epoch: Epoch::default(),
+            phase: Phase::Forward,
+            body: None,
+            hold: None,
+            finally: Finally::NotYet,
+            started: Started {
+                workflow_id: WorkflowId::from(""),
+                workflow_version: 0,
+                definition_hash: Digest::default(),
+                steps: 0,
+                input: Ref { name: PayloadName::input(), digest: Digest::default(), size: 0 },
+                created_at: nothing,
+                requester: String::new(),
+                start_at: None,
+                deadline_at: None,
+                labels: BTreeMap::new(),
+                unique: None,
+                queue: None,
+                priority: 0,
+                owner_id: None,
+                data_region: None,
+                parent: None,
+                origin: None,
+                depth: 0,
+                trace_id: String::new(),
+            },
+            started_at: None,
+            ended_at: None,
+            output: None,
+            failure: None,
+            warnings: Newest::default(),
+            evidence: Newest::default(),
+            plan: Vec::new(),
+            undo_first: None,
+            undo_left: 0,
+            unknown: Vec::new(),
+            mailbox: BTreeMap::new(),
+            children: 0,
+            detached: BTreeMap::new(),
+            coded: Coded::default(),
+            history_full: false,
+            warned_of_length: false,
+            pinned: false,
+        };
+        Working { head, steps: BTreeMap::new(), payloads: BTreeMap::new() }
+    }
+
+    /// Loaded rows that may still act.
+    pub fn open(&self) -> impl Iterator<Item = &Step> {
+        self.steps.values().flatten().map(|step| &**step).filter(|step| step.is_open())
+    }
+
+    pub fn step(&self, path: &str) -> Option<&Step> {
+        self.steps.get(path)?.as_deref()
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        self.head.state.is_some_and(RunState::is_terminal)
+    }
+}
+
+impl Head {
+    /// Whether an operator holds everything back right now.
+    pub fn is_held(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.one_step == OneStep::No)
+    }
+}
+
+pub use decide::http::{CALLBACK_PLACEHOLDER, placeholder};
+pub use decide::operator::resolutions;
+
+/// The key under which an effect may happen once: made from who asks and never from arguments.
+pub fn idempotency_key(head: &Head, path: &Path, group: u32, name: Option<&str>) -> Digest {
+    Digest::of_fields([
+        b"effect".as_slice(),
+        head.namespace.as_str().as_bytes(),
+        head.run_id.as_str().as_bytes(),
+        path.as_str().as_bytes(),
+        &group.to_le_bytes(),
+        name.unwrap_or("").as_bytes(),
+    ])
+}

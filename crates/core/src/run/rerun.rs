@@ -1,0 +1,237 @@
+//! Reruns: a new run from a run that has ended. The old log is untouched; what is carried over is said beforehand.
+
+use serde::Serialize;
+
+use super::command::{Json, Rejection};
+use super::step::{CodedStep, Decision, FieldFault, Receipt, Resource, Role, Step};
+use super::{Head, Origin, OriginKind};
+use crate::contract::StepState;
+use crate::definition::{Action, Definition, EffectKind, StepDef};
+use crate::ids::{Path, RunId};
+
+/// A checkpoint that a new run takes over.
+#[derive(Clone, Debug)]
+pub struct Carried {
+    /// The declared step.
+    pub step: String,
+    pub path: String,
+    pub parent: Option<Path>,
+    pub number: Option<u32>,
+    pub role: Role,
+    pub state: StepState,
+    pub output: Option<Json>,
+    pub resources: Vec<Resource>,
+    pub receipt: Option<Receipt>,
+    pub decisions: Vec<Decision>,
+    pub coded: Option<Box<CodedStep>>,
+    pub from: RunId,
+}
+
+/// What a rerun would do. A dry run shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RerunPlan {
+    pub from_step: Option<String>,
+    /// Steps whose results are taken over.
+    pub carried: Vec<String>,
+    /// Steps that are executed, again or for the first time.
+    pub executed: Vec<String>,
+    /// Receipts that are taken over, by step.
+    pub receipts_reused: Vec<String>,
+    /// Steps whose effect on the world happened before and would happen again.
+    pub effects_repeated: Vec<String>,
+    /// Approvals that are needed again.
+    pub approvals_needed: Vec<String>,
+    /// Steps that are written differently in the version that would be used.
+    pub changed: Vec<String>,
+}
+
+/// The run that is rerun, as far as a plan needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub head: &'a Head,
+    /// All rows of the run.
+    pub steps: &'a [Step],
+    pub definition: &'a Definition,
+}
+
+/// Plans a rerun from a step, or (`None`) a retry from where it failed. The rows tell what is carried over; the caller
+/// adds their outputs.
+pub fn plan_rerun(
+    source: Source<'_>,
+    target: &Definition,
+    from_step: Option<&str>,
+    new_input: bool,
+) -> Result<(RerunPlan, Vec<Path>), Rejection> {
+    let state = source.head.state.ok_or_else(|| Rejection::NoRun(source.head.run_id.clone()))?;
+    if !state.is_terminal() {
+        return Err(Rejection::RunNotTerminal(state));
+    }
+    if target.steps().is_empty() {
+        return plan_coded(source, from_step);
+    }
+    let from = match from_step {
+        Some(id) => Some(target.step(id).map(|(index, _)| index).ok_or_else(|| unknown_step(id))?),
+        None => None,
+    };
+    let again = match from {
+        Some(index) => target.from_step_on(index),
+        None => vec![false; target.steps().len()],
+    };
+    let carried = carried_steps(source, target, &again, new_input);
+    let mut plan = RerunPlan { from_step: from_step.map(Into::into), ..RerunPlan::default() };
+    for (index, step) in target.steps().iter().enumerate() {
+        describe(source, step, carried[index], &mut plan);
+    }
+    let paths = source
+        .steps
+        .iter()
+        .filter(|row| is_newest(source, row) && row_is_carried(target, row, &carried))
+        .map(|row| row.path.clone())
+        .collect();
+    Ok((plan, paths))
+}
+
+/// Where a new run comes from.
+pub fn origin(source: &Head, kind: OriginKind, from_step: Option<&str>) -> Origin {
+    Origin { kind, run_id: Some(source.run_id.clone()), seq: Some(source.seq), from_step: from_step.map(Into::into) }
+}
+
+impl Carried {
+    /// A row of the old run as a checkpoint of the new one; paths begin anew with the first visit.
+    pub fn of(row: &Step, definition: &Definition, output: Option<Json>, from: &RunId) -> Carried {
+        let step = row.place.index.and_then(|index| definition.steps().get(index)).map(|step| step.id.clone());
+        let id = step.clone().unwrap_or_else(|| row.path.to_string());
+        let member = row.place.parent.as_ref().and(row.place.number);
+        let path = match (&step, member) {
+            (Some(id), Some(number)) => format!("{id}.{number}"),
+            (Some(id), None) => id.clone(),
+            (None, _) => row.path.to_string(),
+        };
+        Carried {
+            parent: member.map(|_| Path::from(id.as_str())),
+            step: id,
+            path,
+            number: row.place.number,
+            role: row.place.role,
+            state: row.state,
+            output,
+            resources: row.resources.clone(),
+            receipt: row.receipt.clone(),
+            decisions: row.decisions.clone(),
+            coded: row.coded.clone(),
+            from: from.clone(),
+        }
+    }
+}
+
+fn unknown_step(id: &str) -> Rejection {
+    Rejection::Invalid(vec![FieldFault {
+        pointer: "/from_step".into(),
+        detail: format!("the workflow has no step {id}"),
+    }])
+}
+
+/// Which declared steps are carried: completed, not executed again, and only after steps that are carried too.
+fn carried_steps(source: Source<'_>, target: &Definition, again: &[bool], new_input: bool) -> Vec<bool> {
+    let steps = target.steps();
+    let mut carried = vec![false; steps.len()];
+    loop {
+        let mut more = false;
+        for (index, step) in steps.iter().enumerate() {
+            let fits = !carried[index]
+                && !again[index]
+                && !step.finally
+                && is_checkpointed(source, step)
+                && !needs_new_approval(source, step, new_input)
+                && step.after.iter().all(|before| carried[*before]);
+            more |= fits;
+            carried[index] |= fits;
+        }
+        if !more {
+            return carried;
+        }
+    }
+}
+
+fn is_checkpointed(source: Source<'_>, step: &StepDef) -> bool {
+    newest(source, &step.id)
+        .is_some_and(|row| matches!(row.state, StepState::Completed | StepState::Skipped | StepState::CaseHandled))
+}
+
+/// A decision holds only for the subject it was given for: an approval is carried when nothing it shows can differ.
+fn needs_new_approval(source: Source<'_>, step: &StepDef, new_input: bool) -> bool {
+    matches!(step.action, Action::Approval(_)) && (new_input || is_changed(source, step))
+}
+
+fn is_changed(source: Source<'_>, step: &StepDef) -> bool {
+    match source.definition.step(&step.id) {
+        Some((_, before)) => format!("{before:?}") != format!("{step:?}"),
+        None => true,
+    }
+}
+
+fn newest<'a>(source: Source<'a>, id: &str) -> Option<&'a Step> {
+    let (index, _) = source.definition.step(id)?;
+    let visit = source.head.plan.get(index)?.visit;
+    let path = Path::of_visit(id, visit);
+    source.steps.iter().find(|row| row.path == path)
+}
+
+fn is_newest(source: Source<'_>, row: &Step) -> bool {
+    let brief = row.place.index.and_then(|index| source.head.plan.get(index));
+    brief.is_none_or(|brief| brief.visit == row.place.visit)
+}
+
+/// Rows of a carried step: itself, and those of its items that could be undone.
+fn row_is_carried(target: &Definition, row: &Step, carried: &[bool]) -> bool {
+    let id = row.path.as_str().split('.').next().unwrap_or_default();
+    let Some((index, step)) = target.step(id) else { return false };
+    let done = matches!(row.state, StepState::Completed | StepState::Skipped | StepState::CaseHandled);
+    carried[index] && done && (row.place.parent.is_none() || step.compensate.is_some())
+}
+
+fn describe(source: Source<'_>, step: &StepDef, carried: bool, plan: &mut RerunPlan) {
+    let before = newest(source, &step.id);
+    if is_changed(source, step) {
+        plan.changed.push(step.id.clone());
+    }
+    if carried {
+        plan.carried.push(step.id.clone());
+        if before.is_some_and(|row| row.receipt.is_some()) {
+            plan.receipts_reused.push(step.id.clone());
+        }
+        return;
+    }
+    plan.executed.push(step.id.clone());
+    let happened = before.is_some_and(|row| row.state == StepState::Completed || row.receipt.is_some());
+    if happened && step.effect != EffectKind::None {
+        plan.effects_repeated.push(step.id.clone());
+    }
+    if matches!(step.action, Action::Approval(_)) {
+        plan.approvals_needed.push(step.id.clone());
+    }
+}
+
+/// The steps of a coded body are carried up to the one from which it goes on.
+fn plan_coded(source: Source<'_>, from_step: Option<&str>) -> Result<(RerunPlan, Vec<Path>), Rejection> {
+    let start = match from_step {
+        Some(id) => Some(source.steps.iter().find(|row| row.path.as_str() == id).ok_or_else(|| unknown_step(id))?),
+        None => None,
+    };
+    let mut plan = RerunPlan { from_step: from_step.map(Into::into), ..RerunPlan::default() };
+    let mut paths = Vec::new();
+    for row in source.steps.iter().filter(|row| row.place.role == Role::Coded) {
+        let before = start.is_none_or(|start| row.path != start.path && row.started_at <= start.started_at);
+        if row.state == StepState::Completed && before {
+            plan.carried.push(row.path.to_string());
+            paths.push(row.path.clone());
+        } else {
+            plan.executed.push(row.path.to_string());
+            let external = row.coded.as_ref().is_some_and(|coded| coded.effect != EffectKind::None);
+            if external && row.state == StepState::Completed {
+                plan.effects_repeated.push(row.path.to_string());
+            }
+        }
+    }
+    Ok((plan, paths))
+}
