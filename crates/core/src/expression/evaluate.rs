@@ -1,0 +1,663 @@
+//! Walks a compiled expression and pays for every step from a fixed amount of fuel.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use super::ast::{Access, Base, Macro, Node, Operator, Path, Step};
+use super::error::EvalError;
+use super::json::{self, Key};
+use super::materialise::{Unreadable, materialise};
+use super::scope::{Found, Scope};
+use super::value::{Map, Value, compare_int_double};
+use super::{MAX_FUEL, MAX_MACRO_ELEMENTS, MAX_VALUE_BYTES};
+
+/// The most keys an error names.
+const PRESENT_KEYS: usize = 20;
+/// Skipping over text is cheap, but not free: a macro could do it a thousand times.
+pub(super) const BYTES_SKIPPED_PER_UNIT: usize = 1024;
+const BYTES_MADE_PER_UNIT: usize = 64;
+
+/// The fuel that is left.
+#[derive(Debug)]
+pub(super) struct Meter {
+    left: usize,
+    exhausted: bool,
+}
+
+/// There was not enough fuel.
+#[derive(Debug)]
+pub(super) struct Exhausted;
+
+/// One evaluation of one expression.
+pub(super) struct Evaluation<'e, 's> {
+    expression: &'e str,
+    scope: &'e Scope<'s>,
+    meter: &'e mut Meter,
+    /// The paths that were read already: inside a macro they would be read for every element.
+    read: Vec<Option<Operand>>,
+    /// What the variable of the macro stands for.
+    item: Value,
+}
+
+/// A value on its way through an access.
+#[derive(Clone, Debug)]
+enum Operand {
+    Plain(Value),
+    /// A value behind `?`.
+    Optional(Option<Value>),
+}
+
+impl Meter {
+    pub(super) fn new(fuel: usize) -> Meter {
+        Meter { left: fuel, exhausted: false }
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.exhausted
+    }
+
+    pub(super) fn spend(&mut self, units: usize) -> Result<(), Exhausted> {
+        self.exhausted |= units > self.left;
+        self.left = self.left.saturating_sub(units);
+        if self.exhausted { Err(Exhausted) } else { Ok(()) }
+    }
+
+    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        self.spend(bytes / BYTES_MADE_PER_UNIT)
+    }
+
+    pub(super) fn spend_skipped(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        self.spend(bytes / BYTES_SKIPPED_PER_UNIT)
+    }
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of fuel")
+    }
+}
+
+/// The text that keys lead to, or the place of the first key that leads nowhere. `skipped` counts the bytes passed over.
+pub(super) fn cut<'s>(scope: &Scope<'s>, keys: &[Key], skipped: &mut usize) -> Result<Cow<'s, str>, usize> {
+    match scope.find(keys) {
+        Found::Text { json: Cow::Borrowed(json), consumed } => {
+            descend(json, keys, consumed, skipped).map(Cow::Borrowed)
+        }
+        Found::Text { json: Cow::Owned(json), consumed } => {
+            descend(json, keys, consumed, skipped).map(|json| Cow::Owned(json.to_owned()))
+        }
+        Found::Branch => {
+            let assembled = scope.assemble(keys);
+            *skipped += assembled.len();
+            Ok(Cow::Owned(assembled))
+        }
+        Found::Missing { at } => Err(at),
+    }
+}
+
+fn descend<'t>(json: &'t str, keys: &[Key], consumed: usize, skipped: &mut usize) -> Result<&'t str, usize> {
+    let mut text = json.trim_ascii();
+    for (at, key) in keys.iter().enumerate().skip(consumed) {
+        *skipped += text.len();
+        text = json::child(text, key).ok_or(at)?;
+    }
+    Ok(text)
+}
+
+impl<'e, 's> Evaluation<'e, 's> {
+    pub(super) fn new(expression: &'e str, paths: usize, scope: &'e Scope<'s>, meter: &'e mut Meter) -> Self {
+        Evaluation { expression, scope, meter, read: vec![None; paths], item: Value::Null }
+    }
+
+    /// The value of the whole expression, where a path to nothing is null.
+    pub(super) fn value_or_null(&mut self, root: &Node) -> Result<Value, EvalError> {
+        let Node::Access(access) = root else { return self.value(root) };
+        let lenient = access.as_path().is_some();
+        match self.access(access, lenient)? {
+            Operand::Plain(value) => Ok(value),
+            Operand::Optional(value) => Ok(value.unwrap_or(Value::Null)),
+        }
+    }
+
+    pub(super) fn value(&mut self, node: &Node) -> Result<Value, EvalError> {
+        self.spend(1)?;
+        match node {
+            Node::Literal(value) => Ok(value.clone()),
+            Node::List(items) => self.values(items).map(|items| Value::List(items.into())),
+            Node::Map(entries) => self.map(entries),
+            Node::Access(access) => self.accessed(access),
+            Node::Has(access) => self.has(access),
+            Node::Not(inner) => Ok(Value::Bool(!self.condition("!", inner)?)),
+            Node::Negate(inner) => self.negate(inner),
+            Node::Or(operands) => self.any_is(true, "||", operands).map(Value::Bool),
+            Node::And(operands) => self.any_is(false, "&&", operands).map(|found| Value::Bool(!found)),
+            Node::Chain(first, rest) => self.chain(first, rest),
+            Node::Choice(parts) => {
+                let chosen = if self.condition("? :", &parts[0])? { &parts[1] } else { &parts[2] };
+                self.value(chosen)
+            }
+            Node::Convert(conversion, inner) => {
+                let value = self.value(inner)?;
+                self.convert(*conversion, value)
+            }
+        }
+    }
+
+    fn values(&mut self, nodes: &[Node]) -> Result<Vec<Value>, EvalError> {
+        nodes.iter().map(|node| self.value(node)).collect()
+    }
+
+    fn map(&mut self, entries: &[(Node, Node)]) -> Result<Value, EvalError> {
+        let mut map: Vec<(Arc<str>, Value)> = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            match self.value(key)? {
+                Value::String(key) => map.push((key, self.value(value)?)),
+                other => return Err(self.type_error("a map", "strings as keys", other.type_name())),
+            }
+        }
+        Ok(Value::Map(Arc::new(Map::new(map))))
+    }
+
+    fn has(&mut self, access: &Access) -> Result<Value, EvalError> {
+        if let Some(path) = access.as_path() {
+            return Ok(Value::Bool(self.cut(&path.keys)?.is_ok()));
+        }
+        Ok(Value::Bool(matches!(self.access(access, true)?, Operand::Plain(_) | Operand::Optional(Some(_)))))
+    }
+
+    fn condition(&mut self, operation: &str, node: &Node) -> Result<bool, EvalError> {
+        match self.value(node)? {
+            Value::Bool(bool) => Ok(bool),
+            other => Err(self.type_error(operation, "a bool", other.type_name())),
+        }
+    }
+
+    /// Stops at the first operand that decides.
+    fn any_is(&mut self, deciding: bool, operation: &str, operands: &[Node]) -> Result<bool, EvalError> {
+        for operand in operands {
+            if self.condition(operation, operand)? == deciding {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn negate(&mut self, inner: &Node) -> Result<Value, EvalError> {
+        match self.value(inner)? {
+            Value::Int(int) => int.checked_neg().map(Value::Int).ok_or_else(|| self.overflow("-")),
+            Value::Double(double) => Ok(Value::Double(-double)),
+            other => Err(self.type_error("-", "a number", other.type_name())),
+        }
+    }
+
+    fn chain(&mut self, first: &Node, rest: &[(Operator, Node)]) -> Result<Value, EvalError> {
+        let mut left = self.value(first)?;
+        for (operator, operand) in rest {
+            let right = self.value(operand)?;
+            self.spend(1)?;
+            left = self.apply(*operator, &left, &right)?;
+        }
+        Ok(left)
+    }
+
+    fn apply(&mut self, operator: Operator, left: &Value, right: &Value) -> Result<Value, EvalError> {
+        match operator {
+            Operator::Equal => self.equal(left, right).map(Value::Bool),
+            Operator::Unequal => self.equal(left, right).map(|equal| Value::Bool(!equal)),
+            Operator::Less => self.compare(operator, left, right, Ordering::is_lt),
+            Operator::LessOrEqual => self.compare(operator, left, right, Ordering::is_le),
+            Operator::Greater => self.compare(operator, left, right, Ordering::is_gt),
+            Operator::GreaterOrEqual => self.compare(operator, left, right, Ordering::is_ge),
+            Operator::In => self.contains_value(left, right).map(Value::Bool),
+            Operator::Add => self.add(left, right),
+            Operator::Subtract | Operator::Multiply | Operator::Divide | Operator::Remainder => {
+                self.calculate(operator, left, right)
+            }
+        }
+    }
+
+    /// Values of different types are unequal; an int and a double are equal when they are the same number.
+    fn equal(&mut self, left: &Value, right: &Value) -> Result<bool, EvalError> {
+        self.spend(1)?;
+        match (left, right) {
+            (Value::Null, Value::Null) => Ok(true),
+            (Value::Bool(left), Value::Bool(right)) => Ok(left == right),
+            (Value::Int(left), Value::Int(right)) => Ok(left == right),
+            (Value::Double(left), Value::Double(right)) => Ok(left == right),
+            (Value::Int(int), Value::Double(double)) | (Value::Double(double), Value::Int(int)) => {
+                Ok(compare_int_double(*int, *double).is_eq())
+            }
+            (Value::String(left), Value::String(right)) => {
+                self.spend_bytes(left.len().min(right.len()))?;
+                Ok(left == right)
+            }
+            (Value::List(left), Value::List(right)) => self.equal_lists(left, right),
+            (Value::Map(left), Value::Map(right)) => self.equal_maps(left, right),
+            _ => Ok(false),
+        }
+    }
+
+    fn equal_lists(&mut self, left: &[Value], right: &[Value]) -> Result<bool, EvalError> {
+        if left.len() != right.len() {
+            return Ok(false);
+        }
+        for (left, right) in left.iter().zip(right) {
+            if !self.equal(left, right)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn equal_maps(&mut self, left: &Map, right: &Map) -> Result<bool, EvalError> {
+        if left.entries().len() != right.entries().len() {
+            return Ok(false);
+        }
+        for (key, value) in left.entries() {
+            self.spend_bytes(key.len())?;
+            match right.get(key) {
+                Some(other) if self.equal(value, other)? => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn compare(
+        &mut self,
+        operator: Operator,
+        left: &Value,
+        right: &Value,
+        holds: fn(Ordering) -> bool,
+    ) -> Result<Value, EvalError> {
+        let ordering = match (left, right) {
+            (Value::Int(left), Value::Int(right)) => left.cmp(right),
+            (Value::Int(int), Value::Double(double)) => compare_int_double(*int, *double),
+            (Value::Double(double), Value::Int(int)) => compare_int_double(*int, *double).reverse(),
+            (Value::Double(left), Value::Double(right)) => left.partial_cmp(right).unwrap_or(Ordering::Equal),
+            (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
+            (Value::String(left), Value::String(right)) => {
+                self.spend_bytes(left.len().min(right.len()))?;
+                left.cmp(right)
+            }
+            _ => return Err(self.pair_error(operator, "two numbers, two strings or two bools", left, right)),
+        };
+        Ok(Value::Bool(holds(ordering)))
+    }
+
+    fn contains_value(&mut self, item: &Value, container: &Value) -> Result<bool, EvalError> {
+        match (item, container) {
+            (item, Value::List(items)) => {
+                for candidate in items.iter() {
+                    if self.equal(item, candidate)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            (Value::String(key), Value::Map(map)) => Ok(map.get(key).is_some()),
+            (_, Value::Map(_)) => Ok(false),
+            _ => Err(self.pair_error(Operator::In, "a value and a list, or a key and a map", item, container)),
+        }
+    }
+
+    fn add(&mut self, left: &Value, right: &Value) -> Result<Value, EvalError> {
+        match (left, right) {
+            (Value::String(left), Value::String(right)) => {
+                self.spend_text(left.len() + right.len())?;
+                Ok(Value::string([&**left, &**right].concat()))
+            }
+            (Value::List(left), Value::List(right)) => {
+                self.spend(left.len() + right.len())?;
+                Ok(Value::List(left.iter().chain(right.iter()).cloned().collect()))
+            }
+            _ => self.calculate(Operator::Add, left, right),
+        }
+    }
+
+    fn calculate(&mut self, operator: Operator, left: &Value, right: &Value) -> Result<Value, EvalError> {
+        let (left, right) = match (left, right) {
+            (Value::Int(left), Value::Int(right)) => return self.calculate_ints(operator, *left, *right),
+            (Value::Int(left), Value::Double(right)) => (*left as f64, *right),
+            (Value::Double(left), Value::Int(right)) => (*left, *right as f64),
+            (Value::Double(left), Value::Double(right)) => (*left, *right),
+            _ if operator == Operator::Add => {
+                return Err(self.pair_error(
+                    operator,
+                    "two numbers, two strings (see string()) or two lists",
+                    left,
+                    right,
+                ));
+            }
+            _ => return Err(self.pair_error(operator, "two numbers", left, right)),
+        };
+        let result = match operator {
+            Operator::Subtract => left - right,
+            Operator::Multiply => left * right,
+            Operator::Divide | Operator::Remainder if right == 0.0 => return Err(self.by_zero(operator.sign())),
+            Operator::Divide => left / right,
+            Operator::Remainder => left % right,
+            _ => left + right,
+        };
+        if result.is_finite() { Ok(Value::Double(result)) } else { Err(self.overflow(operator.sign())) }
+    }
+
+    fn calculate_ints(&mut self, operator: Operator, left: i64, right: i64) -> Result<Value, EvalError> {
+        let result = match operator {
+            Operator::Subtract => left.checked_sub(right),
+            Operator::Multiply => left.checked_mul(right),
+            Operator::Divide | Operator::Remainder if right == 0 => return Err(self.by_zero(operator.sign())),
+            Operator::Divide => left.checked_div(right),
+            Operator::Remainder => left.checked_rem(right),
+            _ => left.checked_add(right),
+        };
+        result.map(Value::Int).ok_or_else(|| self.overflow(operator.sign()))
+    }
+}
+
+/// Accesses: paths, keys, indexes, methods and macros.
+impl<'s> Evaluation<'_, 's> {
+    fn accessed(&mut self, access: &Access) -> Result<Value, EvalError> {
+        match self.access(access, false)? {
+            Operand::Plain(value) => Ok(value),
+            Operand::Optional(Some(value)) => Ok(value),
+            // Only the top of an expression may be absent, and only a condition asks for its value here.
+            Operand::Optional(None) => Err(self.absent(access)),
+        }
+    }
+
+    fn absent(&self, access: &Access) -> EvalError {
+        let lost = access.as_path().and_then(|path| Some((path, cut(self.scope, &path.keys, &mut 0).err()?)));
+        match lost {
+            Some((path, at)) => self.lost(&path.keys, at),
+            None => self.missing("(optional)".to_owned(), Vec::new()),
+        }
+    }
+
+    /// With `lenient`, every key may be missing.
+    fn access(&mut self, access: &Access, lenient: bool) -> Result<Operand, EvalError> {
+        let mut operand = match &access.base {
+            Base::Path(path) => self.path(path, lenient)?,
+            Base::Variable => Operand::Plain(self.item.clone()),
+            Base::Node(node) => Operand::Plain(self.value(node)?),
+        };
+        for step in &access.steps {
+            self.spend(1)?;
+            operand = self.step(operand, step, lenient)?;
+        }
+        Ok(operand)
+    }
+
+    fn path(&mut self, path: &Path, lenient: bool) -> Result<Operand, EvalError> {
+        if let Some(Some(operand)) = self.read.get(path.slot) {
+            return Ok(operand.clone());
+        }
+        let optional_from = if lenient { Some(0) } else { path.optional_from };
+        let operand = match self.cut(&path.keys)? {
+            Ok(json) if optional_from.is_some() => Operand::Optional(Some(self.materialise(&json)?)),
+            Ok(json) => Operand::Plain(self.materialise(&json)?),
+            Err(at) if optional_from.is_some_and(|from| from <= at) => Operand::Optional(None),
+            Err(at) => return Err(self.lost(&path.keys, at)),
+        };
+        if let Some(slot) = self.read.get_mut(path.slot) {
+            *slot = Some(operand.clone());
+        }
+        Ok(operand)
+    }
+
+    fn cut(&mut self, keys: &[Key]) -> Result<Result<Cow<'s, str>, usize>, EvalError> {
+        let mut skipped = 0;
+        let found = cut(self.scope, keys, &mut skipped);
+        self.meter.spend_skipped(skipped).map_err(|Exhausted| out_of_fuel(self.expression))?;
+        Ok(found)
+    }
+
+    fn materialise(&mut self, json: &str) -> Result<Value, EvalError> {
+        materialise(json, self.meter).map_err(|fault| match fault {
+            Unreadable::Exhausted => out_of_fuel(self.expression),
+            Unreadable::Invalid => {
+                self.bad_value("it reads JSON that has no value here: a number beyond a double, or no JSON")
+            }
+        })
+    }
+
+    /// Says what stands where the key at `at` was looked for.
+    fn lost(&self, keys: &[Key], at: usize) -> EvalError {
+        let key = keys.get(at).map_or(String::new(), spelled);
+        let container = match self.scope.find(&keys[..at]) {
+            Found::Text { .. } => cut(self.scope, &keys[..at], &mut 0).unwrap_or_default(),
+            Found::Branch | Found::Missing { .. } => {
+                let names = self.scope.names_below(&keys[..at]).into_iter().take(PRESENT_KEYS).collect();
+                return self.missing(key, names);
+            }
+        };
+        match (json::type_name(&container), keys.get(at)) {
+            ("map", _) => self.missing(key, json::first_keys(&container, PRESENT_KEYS)),
+            ("null", _) | ("list", Some(Key::Index(_))) => self.missing(key, Vec::new()),
+            (given, _) => self.not_a_container(given),
+        }
+    }
+
+    fn step(&mut self, operand: Operand, step: &Step, lenient: bool) -> Result<Operand, EvalError> {
+        match step {
+            Step::Key { key, optional } => self.key(operand, key, *optional || lenient, spelled(key)),
+            Step::Index { index, optional } => {
+                let index = self.value(index)?;
+                let key = self.computed_key(&index)?;
+                self.key(operand, &key, *optional || lenient, "(computed)".to_owned())
+            }
+            Step::OrValue(otherwise) => match operand {
+                Operand::Plain(value) | Operand::Optional(Some(value)) => Ok(Operand::Plain(value)),
+                Operand::Optional(None) => self.value(otherwise).map(Operand::Plain),
+            },
+            Step::HasValue => Ok(Operand::Plain(Value::Bool(!matches!(operand, Operand::Optional(None))))),
+            Step::Method(method, arguments) => {
+                let arguments = self.values(arguments)?;
+                let receiver = self.present(operand)?;
+                self.call(*method, &receiver, &arguments).map(Operand::Plain)
+            }
+            Step::Matches(pattern) => {
+                let receiver = self.present(operand)?;
+                self.matches(&receiver, pattern).map(Operand::Plain)
+            }
+            Step::Macro(kind, body) => {
+                let range = self.present(operand)?;
+                self.run_macro(*kind, &range, body).map(Operand::Plain)
+            }
+        }
+    }
+
+    /// The compiler lets no method stand behind `?`.
+    fn present(&mut self, operand: Operand) -> Result<Value, EvalError> {
+        match operand {
+            Operand::Plain(value) | Operand::Optional(Some(value)) => Ok(value),
+            Operand::Optional(None) => Err(self.missing("(optional)".to_owned(), Vec::new())),
+        }
+    }
+
+    /// What errors call a computed key is not the key, which may be secret.
+    fn key(&mut self, operand: Operand, key: &Key, optional: bool, spelled: String) -> Result<Operand, EvalError> {
+        let (container, optional) = match operand {
+            Operand::Optional(None) => return Ok(operand),
+            Operand::Optional(Some(container)) => (container, true),
+            Operand::Plain(container) => (container, optional),
+        };
+        let found = match (&container, key) {
+            (Value::Map(map), Key::Name(name)) => map.get(name).cloned(),
+            (Value::List(items), Key::Index(index)) => items.get(*index).cloned(),
+            _ => None,
+        };
+        match found {
+            _ if optional => Ok(Operand::Optional(found)),
+            Some(value) => Ok(Operand::Plain(value)),
+            None => Err(self.not_found(&container, key, spelled)),
+        }
+    }
+
+    fn not_found(&self, container: &Value, key: &Key, spelled: String) -> EvalError {
+        match (container, key) {
+            (Value::Map(map), _) => {
+                let keys = map.entries().iter().take(PRESENT_KEYS);
+                self.missing(spelled, keys.map(|(key, _)| key.chars().take(64).collect()).collect())
+            }
+            (Value::Null, _) | (Value::List(_), Key::Index(_)) => self.missing(spelled, Vec::new()),
+            (other, _) => self.not_a_container(other.type_name()),
+        }
+    }
+
+    fn computed_key(&mut self, index: &Value) -> Result<Key, EvalError> {
+        match index {
+            Value::String(name) => Ok(Key::from(&**name)),
+            // A negative index is beyond every list.
+            Value::Int(int) => Ok(Key::Index(usize::try_from(*int).unwrap_or(usize::MAX))),
+            Value::Double(double) if double.fract() == 0.0 && *double >= 0.0 => Ok(Key::Index(*double as usize)),
+            other => Err(self.type_error("[ ]", "a string or an int", other.type_name())),
+        }
+    }
+
+    fn run_macro(&mut self, kind: Macro, range: &Value, body: &Node) -> Result<Value, EvalError> {
+        let items: Arc<[Value]> = match range {
+            Value::List(items) => Arc::clone(items),
+            Value::Map(map) => map.entries().iter().map(|(key, _)| Value::String(Arc::clone(key))).collect(),
+            other => return Err(self.type_error(kind.name(), "a list or a map", other.type_name())),
+        };
+        if items.len() > MAX_MACRO_ELEMENTS {
+            return Err(self.too_costly(format!("{}() walks at most {MAX_MACRO_ELEMENTS} elements", kind.name())));
+        }
+        match kind {
+            Macro::All => Ok(Value::Bool(self.count_where(kind, &items, body, false, 1)? == 0)),
+            Macro::Exists => Ok(Value::Bool(self.count_where(kind, &items, body, true, 1)? == 1)),
+            Macro::ExistsOne => Ok(Value::Bool(self.count_where(kind, &items, body, true, 2)? == 1)),
+            Macro::Map => {
+                let mapped: Result<Vec<Value>, EvalError> =
+                    items.iter().map(|item| self.for_item(item, body)).collect();
+                Ok(Value::List(mapped?.into()))
+            }
+            Macro::Filter => self.filter(&items, body),
+        }
+    }
+
+    /// How many items make the body `sought`, counting no further than `enough`.
+    fn count_where(
+        &mut self,
+        kind: Macro,
+        items: &[Value],
+        body: &Node,
+        sought: bool,
+        enough: usize,
+    ) -> Result<usize, EvalError> {
+        let mut count = 0;
+        for item in items {
+            count += usize::from(self.holds_for(kind, item, body)? == sought);
+            if count == enough {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    fn filter(&mut self, items: &[Value], body: &Node) -> Result<Value, EvalError> {
+        let mut kept = Vec::new();
+        for item in items {
+            if self.holds_for(Macro::Filter, item, body)? {
+                kept.push(item.clone());
+            }
+        }
+        Ok(Value::List(kept.into()))
+    }
+
+    fn holds_for(&mut self, kind: Macro, item: &Value, body: &Node) -> Result<bool, EvalError> {
+        match self.for_item(item, body)? {
+            Value::Bool(bool) => Ok(bool),
+            other => Err(self.type_error(kind.name(), "a body that is a bool", other.type_name())),
+        }
+    }
+
+    fn for_item(&mut self, item: &Value, body: &Node) -> Result<Value, EvalError> {
+        self.spend(1)?;
+        self.item = item.clone();
+        self.value(body)
+    }
+}
+
+/// Fuel and faults.
+impl Evaluation<'_, '_> {
+    pub(super) fn spend(&mut self, units: usize) -> Result<(), EvalError> {
+        self.meter.spend(units).map_err(|Exhausted| out_of_fuel(self.expression))
+    }
+
+    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), EvalError> {
+        self.meter.spend_bytes(bytes).map_err(|Exhausted| out_of_fuel(self.expression))
+    }
+
+    /// Pays for a text before it is made.
+    pub(super) fn spend_text(&mut self, bytes: usize) -> Result<(), EvalError> {
+        if bytes > MAX_VALUE_BYTES {
+            return Err(self.too_costly(format!("it makes a text of more than {} KiB", MAX_VALUE_BYTES / 1024)));
+        }
+        self.spend_bytes(bytes)
+    }
+
+    pub(super) fn type_error(&self, operation: &str, takes: &str, given: &str) -> EvalError {
+        EvalError::Type {
+            expression: self.expression.to_owned(),
+            operation: operation.to_owned(),
+            takes: takes.to_owned(),
+            given: given.to_owned(),
+        }
+    }
+
+    pub(super) fn bad_value(&self, fault: &str) -> EvalError {
+        EvalError::BadValue { expression: self.expression.to_owned(), fault: fault.to_owned() }
+    }
+
+    pub(super) fn overflow(&self, operation: &str) -> EvalError {
+        self.arithmetic(operation, "overflows: ints are 64 bits, doubles finite")
+    }
+
+    fn by_zero(&self, operation: &str) -> EvalError {
+        self.arithmetic(operation, "divides by zero")
+    }
+
+    fn arithmetic(&self, operation: &str, fault: &str) -> EvalError {
+        EvalError::Arithmetic {
+            expression: self.expression.to_owned(),
+            operation: operation.to_owned(),
+            fault: fault.to_owned(),
+        }
+    }
+
+    fn pair_error(&self, operator: Operator, takes: &str, left: &Value, right: &Value) -> EvalError {
+        self.type_error(operator.sign(), takes, &format!("{} and {}", left.type_name(), right.type_name()))
+    }
+
+    fn not_a_container(&self, given: &str) -> EvalError {
+        self.type_error("reading a key or index", "a map or list", given)
+    }
+
+    fn missing(&self, key: String, present: Vec<String>) -> EvalError {
+        EvalError::MissingKey { expression: self.expression.to_owned(), key, present }
+    }
+
+    fn too_costly(&self, limit: String) -> EvalError {
+        EvalError::CostExceeded { expression: self.expression.to_owned(), limit }
+    }
+}
+
+fn out_of_fuel(expression: &str) -> EvalError {
+    let limit = format!("one evaluation may do {MAX_FUEL} units of work");
+    EvalError::CostExceeded { expression: expression.to_owned(), limit }
+}
+
+fn spelled(key: &Key) -> String {
+    match key {
+        Key::Name(name) => name.clone(),
+        Key::Index(index) => index.to_string(),
+    }
+}
