@@ -1,38 +1,23 @@
 //! Walks a compiled expression and pays for every step from a fixed amount of fuel.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
-use std::fmt;
 use std::sync::Arc;
 
 use super::ast::{Access, Base, Macro, Node, Operator, Path, Step};
 use super::error::EvalError;
 use super::json::{self, Key};
 use super::materialise::{Unreadable, materialise};
+use super::meter::{Exhausted, Meter};
 use super::scope::{Found, Scope};
-use super::value::{Map, Value, compare_int_double};
+use super::value::{Map, Value};
 use super::{MAX_FUEL, MAX_MACRO_ELEMENTS, MAX_VALUE_BYTES};
 
 /// The most keys an error names.
 const PRESENT_KEYS: usize = 20;
-/// Skipping over text is cheap, but not free: a macro could do it a thousand times.
-pub(super) const BYTES_SKIPPED_PER_UNIT: usize = 1024;
-const BYTES_MADE_PER_UNIT: usize = 64;
-
-/// The fuel that is left.
-#[derive(Debug)]
-pub(super) struct Meter {
-    left: usize,
-    exhausted: bool,
-}
-
-/// There was not enough fuel.
-#[derive(Debug)]
-pub(super) struct Exhausted;
 
 /// One evaluation of one expression.
 pub(super) struct Evaluation<'e, 's> {
-    expression: &'e str,
+    pub(super) expression: &'e str,
     scope: &'e Scope<'s>,
     meter: &'e mut Meter,
     /// The paths that were read already: inside a macro they would be read for every element.
@@ -47,40 +32,6 @@ enum Operand {
     Plain(Value),
     /// A value behind `?`.
     Optional(Option<Value>),
-}
-
-impl Meter {
-    pub(super) fn new(fuel: usize) -> Meter {
-        Meter { left: fuel, exhausted: false }
-    }
-
-    pub(super) fn left(&self) -> usize {
-        self.left
-    }
-
-    pub(super) fn is_exhausted(&self) -> bool {
-        self.exhausted
-    }
-
-    pub(super) fn spend(&mut self, units: usize) -> Result<(), Exhausted> {
-        self.exhausted |= units > self.left;
-        self.left = self.left.saturating_sub(units);
-        if self.exhausted { Err(Exhausted) } else { Ok(()) }
-    }
-
-    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), Exhausted> {
-        self.spend(bytes / BYTES_MADE_PER_UNIT)
-    }
-
-    pub(super) fn spend_skipped(&mut self, bytes: usize) -> Result<(), Exhausted> {
-        self.spend(bytes / BYTES_SKIPPED_PER_UNIT)
-    }
-}
-
-impl fmt::Display for Exhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("out of fuel")
-    }
 }
 
 /// The text that keys lead to, or the place of the first key that leads nowhere. `skipped` counts the bytes passed over.
@@ -134,7 +85,10 @@ impl<'e, 's> Evaluation<'e, 's> {
             Node::Access(access) => self.accessed(access),
             Node::Has(access) => self.has(access),
             Node::Not(inner) => Ok(Value::Bool(!self.condition("!", inner)?)),
-            Node::Negate(inner) => self.negate(inner),
+            Node::Negate(inner) => {
+                let value = self.value(inner)?;
+                self.negate(value)
+            }
             Node::Or(operands) => self.any_is(true, "||", operands).map(Value::Bool),
             Node::And(operands) => self.any_is(false, "&&", operands).map(|found| Value::Bool(!found)),
             Node::Chain(first, rest) => self.chain(first, rest),
@@ -166,9 +120,19 @@ impl<'e, 's> Evaluation<'e, 's> {
 
     fn has(&mut self, access: &Access) -> Result<Value, EvalError> {
         if let Some(path) = access.as_path() {
-            return Ok(Value::Bool(self.cut(&path.keys)?.is_ok()));
+            return self.has_path(path);
         }
         Ok(Value::Bool(matches!(self.access(access, true)?, Operand::Plain(_) | Operand::Optional(Some(_)))))
+    }
+
+    /// Needs no value, so that none is built.
+    fn has_path(&mut self, path: &Path) -> Result<Value, EvalError> {
+        if let Some(Some(Operand::Plain(known))) = self.read.get(path.slot) {
+            return Ok(known.clone());
+        }
+        let found = Value::Bool(self.cut(&path.keys)?.is_ok());
+        self.remember(path, Operand::Plain(found.clone()));
+        Ok(found)
     }
 
     fn condition(&mut self, operation: &str, node: &Node) -> Result<bool, EvalError> {
@@ -188,14 +152,6 @@ impl<'e, 's> Evaluation<'e, 's> {
         Ok(false)
     }
 
-    fn negate(&mut self, inner: &Node) -> Result<Value, EvalError> {
-        match self.value(inner)? {
-            Value::Int(int) => int.checked_neg().map(Value::Int).ok_or_else(|| self.overflow("-")),
-            Value::Double(double) => Ok(Value::Double(-double)),
-            other => Err(self.type_error("-", "a number", other.type_name())),
-        }
-    }
-
     fn chain(&mut self, first: &Node, rest: &[(Operator, Node)]) -> Result<Value, EvalError> {
         let mut left = self.value(first)?;
         for (operator, operand) in rest {
@@ -204,160 +160,6 @@ impl<'e, 's> Evaluation<'e, 's> {
             left = self.apply(*operator, &left, &right)?;
         }
         Ok(left)
-    }
-
-    fn apply(&mut self, operator: Operator, left: &Value, right: &Value) -> Result<Value, EvalError> {
-        match operator {
-            Operator::Equal => self.equal(left, right).map(Value::Bool),
-            Operator::Unequal => self.equal(left, right).map(|equal| Value::Bool(!equal)),
-            Operator::Less => self.compare(operator, left, right, Ordering::is_lt),
-            Operator::LessOrEqual => self.compare(operator, left, right, Ordering::is_le),
-            Operator::Greater => self.compare(operator, left, right, Ordering::is_gt),
-            Operator::GreaterOrEqual => self.compare(operator, left, right, Ordering::is_ge),
-            Operator::In => self.contains_value(left, right).map(Value::Bool),
-            Operator::Add => self.add(left, right),
-            Operator::Subtract | Operator::Multiply | Operator::Divide | Operator::Remainder => {
-                self.calculate(operator, left, right)
-            }
-        }
-    }
-
-    /// Values of different types are unequal; an int and a double are equal when they are the same number.
-    fn equal(&mut self, left: &Value, right: &Value) -> Result<bool, EvalError> {
-        self.spend(1)?;
-        match (left, right) {
-            (Value::Null, Value::Null) => Ok(true),
-            (Value::Bool(left), Value::Bool(right)) => Ok(left == right),
-            (Value::Int(left), Value::Int(right)) => Ok(left == right),
-            (Value::Double(left), Value::Double(right)) => Ok(left == right),
-            (Value::Int(int), Value::Double(double)) | (Value::Double(double), Value::Int(int)) => {
-                Ok(compare_int_double(*int, *double).is_eq())
-            }
-            (Value::String(left), Value::String(right)) => {
-                self.spend_bytes(left.len().min(right.len()))?;
-                Ok(left == right)
-            }
-            (Value::List(left), Value::List(right)) => self.equal_lists(left, right),
-            (Value::Map(left), Value::Map(right)) => self.equal_maps(left, right),
-            _ => Ok(false),
-        }
-    }
-
-    fn equal_lists(&mut self, left: &[Value], right: &[Value]) -> Result<bool, EvalError> {
-        if left.len() != right.len() {
-            return Ok(false);
-        }
-        for (left, right) in left.iter().zip(right) {
-            if !self.equal(left, right)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn equal_maps(&mut self, left: &Map, right: &Map) -> Result<bool, EvalError> {
-        if left.entries().len() != right.entries().len() {
-            return Ok(false);
-        }
-        for (key, value) in left.entries() {
-            self.spend_bytes(key.len())?;
-            match right.get(key) {
-                Some(other) if self.equal(value, other)? => {}
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    fn compare(
-        &mut self,
-        operator: Operator,
-        left: &Value,
-        right: &Value,
-        holds: fn(Ordering) -> bool,
-    ) -> Result<Value, EvalError> {
-        let ordering = match (left, right) {
-            (Value::Int(left), Value::Int(right)) => left.cmp(right),
-            (Value::Int(int), Value::Double(double)) => compare_int_double(*int, *double),
-            (Value::Double(double), Value::Int(int)) => compare_int_double(*int, *double).reverse(),
-            (Value::Double(left), Value::Double(right)) => left.partial_cmp(right).unwrap_or(Ordering::Equal),
-            (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
-            (Value::String(left), Value::String(right)) => {
-                self.spend_bytes(left.len().min(right.len()))?;
-                left.cmp(right)
-            }
-            _ => return Err(self.pair_error(operator, "two numbers, two strings or two bools", left, right)),
-        };
-        Ok(Value::Bool(holds(ordering)))
-    }
-
-    fn contains_value(&mut self, item: &Value, container: &Value) -> Result<bool, EvalError> {
-        match (item, container) {
-            (item, Value::List(items)) => {
-                for candidate in items.iter() {
-                    if self.equal(item, candidate)? {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
-            (Value::String(key), Value::Map(map)) => Ok(map.get(key).is_some()),
-            (_, Value::Map(_)) => Ok(false),
-            _ => Err(self.pair_error(Operator::In, "a value and a list, or a key and a map", item, container)),
-        }
-    }
-
-    fn add(&mut self, left: &Value, right: &Value) -> Result<Value, EvalError> {
-        match (left, right) {
-            (Value::String(left), Value::String(right)) => {
-                self.spend_text(left.len() + right.len())?;
-                Ok(Value::string([&**left, &**right].concat()))
-            }
-            (Value::List(left), Value::List(right)) => {
-                self.spend(left.len() + right.len())?;
-                Ok(Value::List(left.iter().chain(right.iter()).cloned().collect()))
-            }
-            _ => self.calculate(Operator::Add, left, right),
-        }
-    }
-
-    fn calculate(&mut self, operator: Operator, left: &Value, right: &Value) -> Result<Value, EvalError> {
-        let (left, right) = match (left, right) {
-            (Value::Int(left), Value::Int(right)) => return self.calculate_ints(operator, *left, *right),
-            (Value::Int(left), Value::Double(right)) => (*left as f64, *right),
-            (Value::Double(left), Value::Int(right)) => (*left, *right as f64),
-            (Value::Double(left), Value::Double(right)) => (*left, *right),
-            _ if operator == Operator::Add => {
-                return Err(self.pair_error(
-                    operator,
-                    "two numbers, two strings (see string()) or two lists",
-                    left,
-                    right,
-                ));
-            }
-            _ => return Err(self.pair_error(operator, "two numbers", left, right)),
-        };
-        let result = match operator {
-            Operator::Subtract => left - right,
-            Operator::Multiply => left * right,
-            Operator::Divide | Operator::Remainder if right == 0.0 => return Err(self.by_zero(operator.sign())),
-            Operator::Divide => left / right,
-            Operator::Remainder => left % right,
-            _ => left + right,
-        };
-        if result.is_finite() { Ok(Value::Double(result)) } else { Err(self.overflow(operator.sign())) }
-    }
-
-    fn calculate_ints(&mut self, operator: Operator, left: i64, right: i64) -> Result<Value, EvalError> {
-        let result = match operator {
-            Operator::Subtract => left.checked_sub(right),
-            Operator::Multiply => left.checked_mul(right),
-            Operator::Divide | Operator::Remainder if right == 0 => return Err(self.by_zero(operator.sign())),
-            Operator::Divide => left.checked_div(right),
-            Operator::Remainder => left.checked_rem(right),
-            _ => left.checked_add(right),
-        };
-        result.map(Value::Int).ok_or_else(|| self.overflow(operator.sign()))
     }
 }
 
@@ -405,10 +207,14 @@ impl<'s> Evaluation<'_, 's> {
             Err(at) if optional_from.is_some_and(|from| from <= at) => Operand::Optional(None),
             Err(at) => return Err(self.lost(&path.keys, at)),
         };
-        if let Some(slot) = self.read.get_mut(path.slot) {
-            *slot = Some(operand.clone());
-        }
+        self.remember(path, operand.clone());
         Ok(operand)
+    }
+
+    fn remember(&mut self, path: &Path, operand: Operand) {
+        if let Some(slot) = self.read.get_mut(path.slot) {
+            *slot = Some(operand);
+        }
     }
 
     fn cut(&mut self, keys: &[Key]) -> Result<Result<Cow<'s, str>, usize>, EvalError> {
@@ -615,26 +421,6 @@ impl Evaluation<'_, '_> {
 
     pub(super) fn bad_value(&self, fault: &str) -> EvalError {
         EvalError::BadValue { expression: self.expression.to_owned(), fault: fault.to_owned() }
-    }
-
-    pub(super) fn overflow(&self, operation: &str) -> EvalError {
-        self.arithmetic(operation, "overflows: ints are 64 bits, doubles finite")
-    }
-
-    fn by_zero(&self, operation: &str) -> EvalError {
-        self.arithmetic(operation, "divides by zero")
-    }
-
-    fn arithmetic(&self, operation: &str, fault: &str) -> EvalError {
-        EvalError::Arithmetic {
-            expression: self.expression.to_owned(),
-            operation: operation.to_owned(),
-            fault: fault.to_owned(),
-        }
-    }
-
-    fn pair_error(&self, operator: Operator, takes: &str, left: &Value, right: &Value) -> EvalError {
-        self.type_error(operator.sign(), takes, &format!("{} and {}", left.type_name(), right.type_name()))
     }
 
     fn not_a_container(&self, given: &str) -> EvalError {

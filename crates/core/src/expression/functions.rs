@@ -11,10 +11,10 @@ impl Evaluation<'_, '_> {
     pub(super) fn convert(&mut self, conversion: Conversion, value: Value) -> Result<Value, EvalError> {
         match conversion {
             Conversion::Size => self.size(&value),
-            Conversion::Int => self.to_int(&value),
-            Conversion::Double => self.to_double(&value),
-            Conversion::String => self.to_string(value),
-            Conversion::Bool => self.to_bool(&value),
+            Conversion::Int => self.int_of(&value),
+            Conversion::Double => self.double_of(&value),
+            Conversion::String => self.string_of(value),
+            Conversion::Bool => self.bool_of(&value),
         }
     }
 
@@ -74,7 +74,7 @@ impl Evaluation<'_, '_> {
     }
 
     /// A double loses its fraction; one beyond 64 bits is an error.
-    fn to_int(&mut self, value: &Value) -> Result<Value, EvalError> {
+    fn int_of(&mut self, value: &Value) -> Result<Value, EvalError> {
         const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
         match value {
             Value::Int(int) => Ok(Value::Int(*int)),
@@ -88,7 +88,7 @@ impl Evaluation<'_, '_> {
         }
     }
 
-    fn to_double(&mut self, value: &Value) -> Result<Value, EvalError> {
+    fn double_of(&mut self, value: &Value) -> Result<Value, EvalError> {
         match value {
             Value::Int(int) => Ok(Value::Double(*int as f64)),
             Value::Double(double) => Ok(Value::Double(*double)),
@@ -103,7 +103,7 @@ impl Evaluation<'_, '_> {
         }
     }
 
-    fn to_string(&mut self, value: Value) -> Result<Value, EvalError> {
+    fn string_of(&mut self, value: Value) -> Result<Value, EvalError> {
         match value {
             Value::String(_) => Ok(value),
             Value::Int(int) => Ok(Value::string(int.to_string())),
@@ -113,7 +113,7 @@ impl Evaluation<'_, '_> {
         }
     }
 
-    fn to_bool(&mut self, value: &Value) -> Result<Value, EvalError> {
+    fn bool_of(&mut self, value: &Value) -> Result<Value, EvalError> {
         match value {
             Value::Bool(bool) => Ok(Value::Bool(*bool)),
             Value::String(text) => match &**text {

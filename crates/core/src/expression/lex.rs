@@ -202,12 +202,8 @@ pub(super) fn closing_braces(text: &str) -> Result<Option<usize>, CompileError> 
         match lexer.next()? {
             (Token::End, _) => return Ok(None),
             (Token::Sign("{"), _) => open += 1,
-            (Token::Sign("}"), at) if open == 0 => {
-                if text[at..].starts_with("}}") {
-                    return Ok(Some(at));
-                }
-            }
-            (Token::Sign("}"), _) => open -= 1,
+            (Token::Sign("}"), at) if open == 0 && text[at..].starts_with("}}") => return Ok(Some(at)),
+            (Token::Sign("}"), _) => open = open.saturating_sub(1),
             _ => {}
         }
     }

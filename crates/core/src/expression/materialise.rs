@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::evaluate::{Exhausted, Meter};
+use super::meter::{Exhausted, Meter};
 use super::value::{Map, Value};
 
 /// Why a text gives no value.

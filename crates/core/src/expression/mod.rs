@@ -9,6 +9,8 @@ mod functions;
 mod json;
 mod lex;
 mod materialise;
+mod meter;
+mod operators;
 mod parse;
 mod pattern;
 mod scope;
@@ -30,7 +32,8 @@ pub use template::Template;
 pub use value::{Map, Value};
 
 use ast::{Node, Path};
-use evaluate::{Evaluation, Meter};
+use evaluate::Evaluation;
+use meter::Meter;
 
 /// The longest expression.
 pub const MAX_SOURCE_BYTES: usize = 2 * 1024;

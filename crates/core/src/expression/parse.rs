@@ -29,18 +29,30 @@ struct Parser<'t> {
     patterns: Vec<(String, Arc<Pattern>)>,
 }
 
-const RANKS: [&[(&str, Operator)]; 3] = [
-    &[
-        ("==", Operator::Equal),
-        ("!=", Operator::Unequal),
-        ("<=", Operator::LessOrEqual),
-        (">=", Operator::GreaterOrEqual),
-        ("<", Operator::Less),
-        (">", Operator::Greater),
-        ("in", Operator::In),
-    ],
-    &[("+", Operator::Add), ("-", Operator::Subtract)],
-    &[("*", Operator::Multiply), ("/", Operator::Divide), ("%", Operator::Remainder)],
+/// An operator between two values.
+#[derive(Clone, Copy)]
+enum Infix {
+    Or,
+    And,
+    Apply(Operator),
+}
+
+/// Each with its rank: what ranks higher binds more tightly.
+const INFIXES: [(&str, usize, Infix); 14] = [
+    ("||", 0, Infix::Or),
+    ("&&", 1, Infix::And),
+    ("==", 2, Infix::Apply(Operator::Equal)),
+    ("!=", 2, Infix::Apply(Operator::Unequal)),
+    ("<=", 2, Infix::Apply(Operator::LessOrEqual)),
+    (">=", 2, Infix::Apply(Operator::GreaterOrEqual)),
+    ("<", 2, Infix::Apply(Operator::Less)),
+    (">", 2, Infix::Apply(Operator::Greater)),
+    ("in", 2, Infix::Apply(Operator::In)),
+    ("+", 3, Infix::Apply(Operator::Add)),
+    ("-", 3, Infix::Apply(Operator::Subtract)),
+    ("*", 4, Infix::Apply(Operator::Multiply)),
+    ("/", 4, Infix::Apply(Operator::Divide)),
+    ("%", 4, Infix::Apply(Operator::Remainder)),
 ];
 
 impl<'t> Parser<'t> {
@@ -55,7 +67,7 @@ impl<'t> Parser<'t> {
 
     fn expression(&mut self) -> Result<Node, CompileError> {
         self.deeper(1)?;
-        let condition = self.or()?;
+        let condition = self.infix(0)?;
         let node = if self.take("?") {
             let then = self.expression()?;
             self.expect(":", "a choice is written `condition ? one : other`")?;
@@ -68,47 +80,21 @@ impl<'t> Parser<'t> {
         Ok(node)
     }
 
-    fn or(&mut self) -> Result<Node, CompileError> {
-        let first = self.and()?;
-        let rest = self.repeated("||", Parser::and)?;
-        Ok(joined(first, rest, Node::Or))
-    }
-
-    fn and(&mut self) -> Result<Node, CompileError> {
-        let first = self.ranked(0)?;
-        let rest = self.repeated("&&", |parser| parser.ranked(0))?;
-        Ok(joined(first, rest, Node::And))
-    }
-
-    fn repeated(
-        &mut self,
-        sign: &'static str,
-        operand: impl Fn(&mut Self) -> Result<Node, CompileError>,
-    ) -> Result<Vec<Node>, CompileError> {
-        let mut operands = Vec::new();
-        while self.take(sign) {
-            operands.push(operand(self)?);
+    /// Values between operators of this rank and above. One function for all ranks keeps the stack of a level small.
+    fn infix(&mut self, lowest: usize) -> Result<Node, CompileError> {
+        let mut left = self.unary()?;
+        while let Some((rank, infix)) = self.next_infix().filter(|(rank, _)| *rank >= lowest) {
+            self.at += 1;
+            let right = self.infix(rank + 1)?;
             self.count_node()?;
+            left = joined(left, infix, right);
         }
-        Ok(operands)
+        Ok(left)
     }
 
-    fn ranked(&mut self, rank: usize) -> Result<Node, CompileError> {
-        let Some(operators) = RANKS.get(rank) else { return self.unary() };
-        let first = self.ranked(rank + 1)?;
-        let mut rest = Vec::new();
-        while let Some(operator) = self.take_operator(operators) {
-            rest.push((operator, self.ranked(rank + 1)?));
-            self.count_node()?;
-        }
-        Ok(if rest.is_empty() { first } else { Node::Chain(Box::new(first), rest) })
-    }
-
-    fn take_operator(&mut self, operators: &[(&str, Operator)]) -> Option<Operator> {
+    fn next_infix(&self) -> Option<(usize, Infix)> {
         let (Token::Sign(spelled) | Token::Name(spelled)) = self.token() else { return None };
-        let operator = operators.iter().find(|(sign, _)| sign == spelled)?.1;
-        self.at += 1;
-        Some(operator)
+        INFIXES.iter().find(|row| row.0 == *spelled).map(|row| (row.1, row.2))
     }
 
     fn unary(&mut self) -> Result<Node, CompileError> {
@@ -414,8 +400,25 @@ impl<'t> Parser<'t> {
     }
 }
 
-fn joined(first: Node, rest: Vec<Node>, join: fn(Vec<Node>) -> Node) -> Node {
-    if rest.is_empty() { first } else { join(std::iter::once(first).chain(rest).collect()) }
+/// Grows the chain on the left. Parentheses there change nothing, because chains are applied from left to right.
+fn joined(left: Node, infix: Infix, right: Node) -> Node {
+    match (infix, left) {
+        (Infix::Or, Node::Or(mut operands)) => {
+            operands.push(right);
+            Node::Or(operands)
+        }
+        (Infix::And, Node::And(mut operands)) => {
+            operands.push(right);
+            Node::And(operands)
+        }
+        (Infix::Apply(operator), Node::Chain(first, mut rest)) => {
+            rest.push((operator, right));
+            Node::Chain(first, rest)
+        }
+        (Infix::Or, left) => Node::Or(vec![left, right]),
+        (Infix::And, left) => Node::And(vec![left, right]),
+        (Infix::Apply(operator), left) => Node::Chain(Box::new(left), vec![(operator, right)]),
+    }
 }
 
 fn constant_key(index: &Node) -> Option<Key> {
@@ -434,7 +437,7 @@ fn method_names() -> Vec<&'static str> {
 fn unknown(name: &str, offset: usize, kind: &str, known: Vec<&str>) -> CompileError {
     let nearest = known.iter().min_by_key(|candidate| distance(name, candidate));
     let hint = match nearest {
-        Some(nearest) if distance(name, nearest) <= 3 => format!("did you mean `{nearest}`?"),
+        Some(nearest) if distance(name, nearest) <= name.len().div_ceil(3) => format!("did you mean `{nearest}`?"),
         _ => format!("known are {}", known.join(", ")),
     };
     CompileError::syntax(offset, format!("unknown {kind} `{name}`"), hint)

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde_json::Value as Json;
 
 use super::error::{CompileError, EvalError};
-use super::evaluate::{self, BYTES_SKIPPED_PER_UNIT, Exhausted, Meter};
 use super::json::Key;
-use super::{Expression, MAX_DEPTH, MAX_FUEL, Scope, json, lex};
+use super::meter::{BYTES_SKIPPED_PER_UNIT, Exhausted, Meter};
+use super::{Expression, MAX_DEPTH, MAX_FUEL, Scope, evaluate, json, lex};
 
 /// The work that rendering one template may do: many expressions share it.
 const MAX_TEMPLATE_FUEL: usize = 10 * MAX_FUEL;
