@@ -4,5 +4,6 @@ pub mod contract;
 pub mod definition;
 pub mod expression;
 pub mod ids;
+pub mod play;
 pub mod run;
 pub mod time;

@@ -3,6 +3,7 @@
 pub mod command;
 pub mod event;
 pub mod invariant;
+pub mod memory;
 pub mod rerun;
 pub mod step;
 
@@ -397,6 +398,12 @@ impl Working {
     /// Loaded rows that may still act.
     pub fn open(&self) -> impl Iterator<Item = &Step> {
         self.steps.values().flatten().map(|step| &**step).filter(|step| step.is_open())
+    }
+
+    /// Forgets what only one command needed: rows that are closed, and all payloads.
+    pub fn release(&mut self) {
+        self.steps.retain(|_, step| step.as_ref().is_some_and(|step| step.is_open()));
+        self.payloads.clear();
     }
 
     pub fn step(&self, path: &str) -> Option<&Step> {
