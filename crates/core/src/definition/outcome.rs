@@ -1,6 +1,7 @@
 //! Reads what happens around an attempt: deadlines, retries, recovery, and where a result leads.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::contract::{FailureClass, Policy};
 
@@ -52,24 +53,21 @@ pub(super) fn read_at_deadline(
         }
         return Some(AtDeadline::Escalate(people));
     }
-    let words = [("fail", 0), ("warn", 1), ("approve", 2), ("escalate", 3)];
-    match reader.choice(spot, &words)? {
-        0 => Some(AtDeadline::Fail),
-        1 => Some(AtDeadline::Warn),
-        2 => {
-            only_approvals(reader, spot, approval, "approve");
-            Some(AtDeadline::Approve)
-        }
-        _ => {
-            reader.fault_with_hint(
-                FaultCode::BadValue,
-                &spot.place(),
-                "`escalate` needs people",
-                "escalate: [role:director]",
-            );
-            None
-        }
+    let words = [
+        ("fail", Some(AtDeadline::Fail)),
+        ("warn", Some(AtDeadline::Warn)),
+        ("approve", Some(AtDeadline::Approve)),
+        ("escalate", None),
+    ];
+    let outcome = reader.choice(spot, &words)?;
+    if outcome.is_none() {
+        let hint = "at_deadline: { escalate: [role:director] }";
+        reader.fault_with_hint(FaultCode::BadValue, &spot.place(), "`escalate` needs people", hint);
     }
+    if outcome == Some(AtDeadline::Approve) {
+        only_approvals(reader, spot, approval, "approve");
+    }
+    outcome
 }
 
 fn only_approvals(reader: &mut Reader, spot: &Spot<'_>, approval: bool, what: &str) {
@@ -149,10 +147,10 @@ pub(super) fn read_retry(reader: &mut Reader, spot: &Spot<'_>, inherited: RetryP
     let max = fields.take("max");
     retry.first = first.as_ref().and_then(|spot| reader.duration_or_zero(spot)).unwrap_or(inherited.first);
     retry.max = max.as_ref().and_then(|spot| reader.duration(spot)).unwrap_or(inherited.max);
-    if let Some(factor) = fields.take("factor").and_then(|spot| reader.share(&spot, 1.0, true, 100.0)) {
+    if let Some(factor) = fields.take("factor").and_then(|spot| reader.number(&spot, Bound::Included(1.0), 100.0)) {
         retry.factor = factor;
     }
-    if let Some(jitter) = fields.take("jitter").and_then(|spot| reader.share(&spot, 0.0, true, 1.0)) {
+    if let Some(jitter) = fields.take("jitter").and_then(|spot| reader.number(&spot, Bound::Included(0.0), 1.0)) {
         retry.jitter = jitter;
     }
     if let Some(span) = fields.take("give_up_after").and_then(|spot| reader.duration(&spot)) {

@@ -19,6 +19,7 @@ use super::yaml::{self, clip};
 const MOST_STEPS: usize = 1_000;
 pub(super) const LONGEST_TITLE: usize = 200;
 const LONGEST_ID: usize = 100;
+const MOST_POINTERS: usize = 200;
 
 impl Definition {
     /// Reads YAML or JSON, checks everything and compiles it. JSON is read as the YAML that it is, so that its faults
@@ -28,7 +29,7 @@ impl Definition {
             return Err(DefinitionError::TooLarge { size: text.len(), limit: LARGEST_DOCUMENT_BYTES });
         }
         let (root, faults) = yaml::read(text)?;
-        let mut reader = Reader { faults, ..Reader::default() };
+        let mut reader = Reader::after(faults);
         let definition = document(&mut reader, &Spot::root(&root));
         match definition {
             Some(definition) if reader.faults.is_empty() => {
@@ -265,7 +266,13 @@ pub(super) fn step_named(reader: &mut Reader, spot: &Spot<'_>, outline: &Outline
 /// JSON pointers into the run's input.
 fn pointers(reader: &mut Reader, spot: &Spot<'_>) -> Vec<String> {
     let mut pointers = Vec::new();
-    for item in reader.list(spot) {
+    let items = reader.list(spot);
+    if items.len() > MOST_POINTERS {
+        let message = format!("there are {} pointers; at most {MOST_POINTERS} are allowed", items.len());
+        reader.fault_with_hint(FaultCode::TooLong, &spot.place(), message, "name the parts that hold them");
+        return pointers;
+    }
+    for item in items {
         let Some(text) = item.as_text() else {
             reader.text(&item);
             continue;

@@ -1,5 +1,7 @@
 //! Walks a document by hand and collects every fault, where a derived reader would stop at the first.
 
+use std::ops::{Bound, RangeBounds, RangeInclusive};
+
 use serde_json::Value;
 
 use crate::expression::{CompileError, Expression, Template};
@@ -11,6 +13,9 @@ use super::graph::{JoinUse, JumpUse};
 use super::schema::Schema;
 use super::scope::{Place, Use};
 use super::yaml::{At, Content, Key, Node, clip, push_segment};
+
+/// Patterns in all expressions of a document.
+const MOST_PATTERNS: usize = 200;
 
 /// A place in the document, to be named by a fault.
 #[derive(Clone, Debug, Default)]
@@ -66,11 +71,18 @@ pub(super) struct Reader {
     pub(super) uses: Vec<Use>,
     pub(super) jumps: Vec<JumpUse>,
     pub(super) joins: Vec<JoinUse>,
+    /// Patterns in the expressions so far.
+    patterns: usize,
     /// The step being read; expressions are noted as its.
     pub(super) step: Option<usize>,
 }
 
 impl Reader {
+    /// A reader for a tree that was read with these faults.
+    pub(super) fn after(faults: Vec<Fault>) -> Reader {
+        Reader { faults, ..Reader::default() }
+    }
+
     pub(super) fn fault(&mut self, code: FaultCode, place: &Where, message: impl Into<String>) {
         self.faults.push(fault(code, place, message.into(), None));
     }
@@ -178,7 +190,7 @@ impl Reader {
         }
     }
 
-    pub(super) fn whole(&mut self, spot: &Spot<'_>, range: std::ops::RangeInclusive<u32>) -> Option<u32> {
+    pub(super) fn whole(&mut self, spot: &Spot<'_>, range: RangeInclusive<u32>) -> Option<u32> {
         let (low, high) = (*range.start(), *range.end());
         let Content::Number(number) = &spot.node.content else {
             self.wrong_type(spot, "a whole number");
@@ -192,17 +204,20 @@ impl Reader {
         value
     }
 
-    /// A number between two others; `low` itself only counts if `low_too`.
-    pub(super) fn share(&mut self, spot: &Spot<'_>, low: f64, low_too: bool, high: f64) -> Option<f64> {
+    /// A number from `low`, or above it if `low` is excluded, up to `high`.
+    pub(super) fn number(&mut self, spot: &Spot<'_>, low: Bound<f64>, high: f64) -> Option<f64> {
         let Content::Number(number) = &spot.node.content else {
             self.wrong_type(spot, "a number");
             return None;
         };
-        let fits = |value: &f64| (*value > low || low_too && *value == low) && *value <= high;
-        let value = number.as_f64().filter(fits);
+        let value = number.as_f64().filter(|value| (low, Bound::Included(high)).contains(value));
         if value.is_none() {
-            let from = if low_too { "from" } else { "above" };
-            let message = format!("{number} is not allowed: this is a number {from} {low} up to {high}");
+            let from = match low {
+                Bound::Included(low) => format!("from {low} "),
+                Bound::Excluded(low) => format!("above {low} "),
+                Bound::Unbounded => String::new(),
+            };
+            let message = format!("{number} is not allowed: this is a number {from}up to {high}");
             self.fault(FaultCode::OutOfRange, &spot.place(), message);
         }
         value
@@ -240,13 +255,13 @@ impl Reader {
     }
 
     /// One of several words.
-    pub(super) fn choice<T: Copy>(&mut self, spot: &Spot<'_>, choices: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Clone>(&mut self, spot: &Spot<'_>, choices: &[(&str, T)]) -> Option<T> {
         let words = || choices.iter().map(|(word, _)| *word);
         let Some(text) = spot.as_text() else {
             self.wrong_type(spot, &format!("one of {}", listed(words())));
             return None;
         };
-        let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| value.clone());
         if found.is_none() {
             let hint = format!("{}one of {}", did_you_mean(text, words()), listed(words()));
             self.fault_with_hint(
@@ -298,6 +313,9 @@ impl Reader {
             );
             return None;
         }
+        if !self.may_compile(&spot.place(), count_patterns(&source)) {
+            return None;
+        }
         match Expression::compile(&source) {
             Ok(expression) => {
                 self.note(&expression, place, spot.place());
@@ -322,6 +340,9 @@ impl Reader {
     }
 
     pub(super) fn template_of(&mut self, value: &Value, spot: &Spot<'_>, place: Place) -> Option<Template> {
+        if !self.may_compile(&spot.place(), count_patterns_in(value)) {
+            return None;
+        }
         match Template::compile(value) {
             Ok(template) => {
                 for (pointer, expression) in template.references() {
@@ -336,6 +357,17 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// Patterns cost the most to compile, so there are only so many in a document.
+    fn may_compile(&mut self, place: &Where, patterns: usize) -> bool {
+        self.patterns += patterns;
+        let fits = patterns == 0 || self.patterns <= MOST_PATTERNS;
+        if !fits {
+            let message = format!("the document has more than {MOST_PATTERNS} patterns (`matches`)");
+            self.fault(FaultCode::ExpressionTooComplex, place, message);
+        }
+        fits
     }
 
     fn note(&mut self, expression: &Expression, place: Place, stands: Where) {
@@ -413,6 +445,19 @@ impl<'n> Fields<'n> {
 fn fault(code: FaultCode, place: &Where, message: String, hint: Option<String>) -> Fault {
     let known = |n: u32| (n > 0).then_some(n);
     Fault { code, line: known(place.at.line), column: known(place.at.column), path: place.path.clone(), message, hint }
+}
+
+fn count_patterns(source: &str) -> usize {
+    source.matches("matches").count()
+}
+
+fn count_patterns_in(value: &Value) -> usize {
+    match value {
+        Value::String(text) if text.contains("${{") => count_patterns(text),
+        Value::Array(items) => items.iter().map(count_patterns_in).sum(),
+        Value::Object(entries) => entries.values().map(count_patterns_in).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
 }
 
 fn listed<'a>(words: impl Iterator<Item = &'a str>) -> String {

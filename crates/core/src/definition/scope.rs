@@ -2,7 +2,7 @@
 
 use super::fault::FaultCode;
 use super::graph::Graph;
-use super::model::StepDef;
+use super::model::{Action, HttpAnswer, StepDef};
 use super::reader::{Reader, Where, did_you_mean};
 use super::sensitive::{Reach, Segment, reach};
 use super::yaml::clip;
@@ -124,6 +124,11 @@ impl Check<'_> {
         self.used.step.and_then(|step| self.steps.get(step))
     }
 
+    fn is_called_back(&self) -> bool {
+        let action = self.step().map(|step| &step.action);
+        matches!(action, Some(Action::Http(http)) if http.answer == HttpAnswer::Callback)
+    }
+
     fn name(&mut self, keys: &[String]) {
         let [name, rest @ ..] = keys else { return };
         let place = self.used.place;
@@ -151,7 +156,8 @@ impl Check<'_> {
             }
             "secrets" if place == Place::Http => {}
             "secrets" => self.not_here(name, "secrets are read in the url, the headers and the body of `http` alone"),
-            "callback" if place == Place::Http => self.second(name, rest, &["url"]),
+            "callback" if place == Place::Http && self.is_called_back() => self.second(name, rest, &["url"]),
+            "callback" if place == Place::Http => self.not_here(name, "add `answer: callback`"),
             "callback" => {
                 self.not_here(name, "callback.url is known in the url, the headers and the body of `http` alone")
             }

@@ -38,7 +38,8 @@ pub(super) fn reach(path: &[Segment<'_>], pointer: &str) -> Reach {
         match (segment, segments.next()) {
             (_, None) => return Reach::Within,
             (Segment::Any, Some(_)) => {}
-            (Segment::Name(name), Some(written)) if *name == unescaped(written) => {}
+            (Segment::Name(name), Some(written)) if *name == written && !written.contains('~') => {}
+            (Segment::Name(name), Some(written)) if written.contains('~') && *name == unescaped(written) => {}
             (Segment::Name(_), Some(_)) => return Reach::Apart,
         }
     }

@@ -1,5 +1,7 @@
 //! Reads one step: everything but what it does, which `action` reads.
 
+use std::ops::Bound;
+
 use crate::ids::{Handler, Queue};
 use crate::time::Span;
 
@@ -171,7 +173,7 @@ fn read_join(reader: &mut Reader, spot: &Spot<'_>) -> Option<Join> {
     fields.finish(reader);
     match (at_least, min_success) {
         (Some(count), None) => reader.whole(&count, 1..=u32::MAX).map(Join::AtLeast),
-        (None, Some(share)) => reader.share(&share, 0.0, false, 1.0).map(Join::MinSuccess),
+        (None, Some(share)) => reader.number(&share, Bound::Excluded(0.0), 1.0).map(Join::MinSuccess),
         _ => {
             let hint = "join: all, join: any, join: { at_least: 3 } or join: { min_success: 0.9 }";
             reader.fault_with_hint(

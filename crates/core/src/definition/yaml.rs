@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use serde_json::{Number, Value};
 use serde_saphyr::granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use super::fault::{DefinitionError, Fault, FaultCode};
+use super::fault::{DefinitionError, Fault, FaultCode, MOST_FAULTS};
 
 /// Mappings and lists inside each other, aliases followed.
 const DEEPEST: usize = 64;
@@ -16,6 +16,9 @@ const DEEPEST: usize = 64;
 const MOST_NODES: usize = 50_000;
 /// Text in keys and values, aliases followed.
 const MOST_TEXT_BYTES: usize = 1024 * 1024;
+
+/// Keys on the way to one value, together: every fault and every expression carries its path.
+const LONGEST_PATH_BYTES: usize = 2_000;
 
 /// A place in the text, from 1; columns are in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,26 +93,28 @@ impl Node {
         node
     }
 
-    /// Nodes, bytes of text and levels in this tree.
     fn weight(&self) -> Weight {
-        let own = Weight { nodes: 1, bytes: 0, depth: 0 };
+        let own = Weight { nodes: 1, bytes: 0, depth: 0, path: 0 };
         match &self.content {
             Content::Null | Content::Bool(_) | Content::Number(_) => own,
             Content::Text(text) => Weight { bytes: text.len(), ..own },
             Content::List(items) => items.iter().fold(Weight { depth: 1, ..own }, |sum, item| sum.with(item.weight())),
-            Content::Map(entries) => entries.iter().fold(Weight { depth: 1, ..own }, |sum, (key, value)| {
-                let sum = sum.with(value.weight());
-                Weight { nodes: sum.nodes + 1, bytes: sum.bytes + key.text.len(), ..sum }
-            }),
+            Content::Map(entries) => entries
+                .iter()
+                .fold(Weight { depth: 1, ..own }, |sum, (key, value)| sum.with(value.weight().under(&key.text))),
         }
     }
 }
 
+/// How large a tree is.
 #[derive(Clone, Copy)]
 struct Weight {
     nodes: usize,
+    /// Of text.
     bytes: usize,
     depth: usize,
+    /// Bytes of the keys on the longest way down.
+    path: usize,
 }
 
 impl Weight {
@@ -118,7 +123,12 @@ impl Weight {
             nodes: self.nodes + child.nodes,
             bytes: self.bytes + child.bytes,
             depth: self.depth.max(child.depth + 1),
+            path: self.path.max(child.path),
         }
+    }
+
+    fn under(self, key: &str) -> Weight {
+        Weight { nodes: self.nodes + 1, bytes: self.bytes + key.len(), path: self.path + key.len(), ..self }
     }
 }
 
@@ -248,9 +258,13 @@ impl<'t> Tree<'t> {
 
     /// Takes a scalar that stands where a key is due, exactly as it is written.
     fn key(&mut self, text: &str, style: ScalarStyle, anchor: usize, at: At) -> Result<bool, DefinitionError> {
+        let path_bytes = self.path_bytes();
         let Some(Open { items: Items::Map { key: pending @ None, .. }, .. }) = self.open.last_mut() else {
             return Ok(false);
         };
+        if path_bytes + text.len() > LONGEST_PATH_BYTES {
+            return Err(path_too_long(at));
+        }
         let plain = style == ScalarStyle::Plain;
         *pending = Some(match text {
             "<<" if plain => PendingKey::Merge,
@@ -278,13 +292,13 @@ impl<'t> Tree<'t> {
                 _ => {
                     *pending = Some(PendingKey::Unusable);
                     let fault = unusable_key(self.text, &node, self.path());
-                    self.faults.push(fault);
+                    self.report(fault);
                 }
             },
             Items::Map { entries, names, merges, key } => match key.take() {
                 Some(PendingKey::Name(key)) if !names.insert(key.text.clone()) => {
                     let fault = duplicate_key(&key, self.path());
-                    self.faults.push(fault);
+                    self.report(fault);
                 }
                 Some(PendingKey::Name(key)) => entries.push((key, node)),
                 Some(PendingKey::Merge) => merges.push(node),
@@ -305,6 +319,9 @@ impl<'t> Tree<'t> {
                 at,
                 format!("with its aliases followed, values are nested more than {DEEPEST} deep"),
             ));
+        }
+        if self.path_bytes() + weight.path > LONGEST_PATH_BYTES {
+            return Err(path_too_long(at));
         }
         let node = Node { content: node.content.clone(), at };
         self.count(weight.nodes, weight.bytes, at)?;
@@ -327,7 +344,7 @@ impl<'t> Tree<'t> {
                 entries.extend(added.into_iter().filter(|(key, _)| names.insert(key.text.clone())));
             } else {
                 let message = format!("`<<` takes a mapping or a list of mappings; this is {}", source.kind());
-                self.faults.push(fault(FaultCode::WrongType, source.at, self.path(), message, None));
+                self.report(fault(FaultCode::WrongType, source.at, self.path(), message, None));
             }
         }
         entries
@@ -344,6 +361,20 @@ impl<'t> Tree<'t> {
         }
         self.anchors[anchor] = node;
         Ok(())
+    }
+
+    fn path_bytes(&self) -> usize {
+        let keys = self.open.iter().map(|open| match &open.items {
+            Items::Map { key: Some(PendingKey::Name(key)), .. } => key.text.len(),
+            Items::Map { .. } | Items::List(_) => 0,
+        });
+        keys.sum()
+    }
+
+    fn report(&mut self, fault: Fault) {
+        if self.faults.len() < MOST_FAULTS {
+            self.faults.push(fault);
+        }
     }
 
     /// The JSON pointer to what is being read.
@@ -398,7 +429,7 @@ impl<'t> Tree<'t> {
             None => Content::Text(text.to_owned()),
             Some(Err(why)) => {
                 let message = format!("`{}` {why}", clip(text));
-                self.faults.push(fault(FaultCode::OutOfRange, at, self.path(), message, Some("quote it to mean text")));
+                self.report(fault(FaultCode::OutOfRange, at, self.path(), message, Some("quote it to mean text")));
                 Content::Text(text.to_owned())
             }
         }
@@ -407,7 +438,7 @@ impl<'t> Tree<'t> {
     /// `!name` is a tag to YAML, and the start of `!ready` to somebody who writes a condition.
     fn refuse_tag(&mut self, tag: Option<&Tag>, at: At) {
         if tag.is_some_and(|tag| !tag.is_yaml_core_schema()) {
-            self.faults.push(fault(
+            self.report(fault(
                 FaultCode::UnquotedExpression,
                 at,
                 self.path(),
@@ -521,6 +552,10 @@ fn fault(code: FaultCode, at: At, path: String, message: String, hint: Option<&s
 
 fn invalid(code: FaultCode, at: At, message: &str, hint: Option<&str>) -> DefinitionError {
     DefinitionError::Invalid(vec![fault(code, at, String::new(), message.to_owned(), hint)])
+}
+
+fn path_too_long(at: At) -> DefinitionError {
+    too_complex(at, format!("the keys that lead here have more than {LONGEST_PATH_BYTES} bytes"))
 }
 
 fn too_complex(at: At, message: String) -> DefinitionError {

@@ -84,6 +84,19 @@ fn b27_more_values_than_any_workflow_has() {
 }
 
 #[test]
+fn b27_keys_that_would_make_endless_paths() {
+    let nested: String = (0..60).map(|_| format!("{{{}: ", "k".repeat(900))).collect();
+    let reads = "'${{ input.x }}', ".repeat(5_000);
+    let text = format!("workflow: w\nsteps: [{{id: a, task: t, with: {nested}[{reads}]{}}}]", "}".repeat(60));
+    assert_eq!(code(&text), "definition-too-complex");
+    let explicit = format!("? {}\n: {{{}}}", "k".repeat(100_000), "a: 1, ".repeat(20_000));
+    assert_eq!(code(&explicit), "definition-too-complex");
+    let key = "k".repeat(900);
+    let aliased = format!("a: &a {{{key}: 1}}\nb: &b {{{key}: *a}}\nc: {{{key}: *b}}");
+    assert_eq!(code(&aliased), "definition-too-complex");
+}
+
+#[test]
 fn b28_one_byte_too_many() {
     let text = |size: usize| format!("workflow: w\ncoded: {{revision: a}}\n#{}", "x".repeat(size - 34));
     assert_eq!(text(LARGEST_DOCUMENT_BYTES).len(), LARGEST_DOCUMENT_BYTES);
@@ -130,9 +143,21 @@ fn b31_a_regex_bomb() {
 }
 
 #[test]
+fn b31_more_patterns_than_any_workflow_has() {
+    let steps = |count: usize| -> String {
+        (0..count).map(|n| format!("  - {{id: s{n}, task: t, when: \"input.x.matches('a{n}')\"}}\n")).collect()
+    };
+    parsed(&of_steps(&steps(200)));
+    let error = refused(&of_steps(&steps(201)));
+    assert_eq!((error.code(), error.faults()[0].path.as_str()), ("expression-too-complex", "/steps/200/when"));
+}
+
+#[test]
 fn a_document_full_of_faults_gets_a_short_answer() {
     let unknown: String = (0..20_000).map(|n| format!("x{n}: 1\n")).collect();
     assert_eq!(refused(&unknown).faults().len(), 200);
+    let twice = format!("workflow: w\na: {{{}}}", "x: 1, ".repeat(20_000));
+    assert_eq!(refused(&twice).faults().len(), 200);
     let steps: String = (0..1_000).map(|n| format!("  - {{id: s{n}, after: [q{n}], task: t}}\n")).collect();
     assert_eq!(refused(&of_steps(&steps)).faults().len(), 200);
     let reads: String = (0..1_000).map(|n| format!("  - {{id: s{n}, task: t, when: steps.q{n}.output}}\n")).collect();

@@ -85,6 +85,8 @@ fn the_fields_of_the_document() {
         ("workflow: w\ndefaults: {retries: 1}\ncoded: {revision: a}", UnknownField, 2, "/defaults/retries", "known here: queue"),
         ("workflow: w\ndefaults: {recovery: {fatal: compensate}}\ncoded: {revision: a}", NeedsSaga, 2, "/defaults/recovery/fatal", "saga: true"),
     ]);
+    let pointers = format!("workflow: w\nsensitive: [{}]\ncoded: {{revision: a}}", "/a, ".repeat(201));
+    check(&[(pointers.leak(), TooLong, 2, "/sensitive", "at most 200")]);
     let long = format!("workflow: w\ntitle: {}\ncoded: {{revision: a}}", "x".repeat(201));
     check(&[(long.leak(), TooLong, 2, "/title", "at most 200")]);
 }
@@ -282,7 +284,8 @@ fn expressions_and_their_names() {
         ("  - {id: a, task: t, with: '${{ secrets.KEY }}'}", NameNotAllowed, 3, "/steps/0/with", "`http`"),
         ("  - {id: a, task: t, with: '${{ callback.url }}'}", NameNotAllowed, 3, "/steps/0/with", "`http`"),
         ("  - {id: a, http: {url: 'https://x.y/${{ secrets }}'}}", BadReference, 3, "/steps/0/http/url", "secrets.NAME"),
-        ("  - {id: a, http: {url: 'https://x.y/${{ callback.id }}'}}", BadReference, 3, "/steps/0/http/url", "callback.url"),
+        ("  - {id: a, http: {url: 'https://x.y/${{ callback.url }}'}}", NameNotAllowed, 3, "/steps/0/http/url", "answer: callback"),
+        ("  - {id: a, http: {answer: callback, url: 'https://x.y/${{ callback.id }}'}}", BadReference, 3, "/steps/0/http/url", "callback.url"),
         ("  - {id: a, task: t, with: '${{ run.name }}'}", BadReference, 3, "/steps/0/with", "run.id, run.attempt"),
         ("  - {id: a, task: t, with: '${{ run }}'}", BadReference, 3, "/steps/0/with", "run.id, run.attempt"),
         ("  - {id: a, task: t}\n  - {id: b, task: t, with: '${{ steps.a }}'}", BadReference, 4, "/steps/1/with", "steps.a.output"),
