@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::contract::{FailureClass, RunState, StepState};
 use crate::definition::{Definition, DefinitionError, parse_duration};
 use crate::ids::{Digest, Namespace, Path, RunId, WorkerId};
+use crate::run::Around;
 use crate::run::command::{
     Actor, Ask, BlockOn, ChildOutcome, Command, Effect, Fault, Holding, Json, Outcome, Rejection, Reply, Report,
     Resolution, Start,
@@ -17,7 +18,6 @@ use crate::run::command::{
 use crate::run::event::Record;
 use crate::run::memory::Memory;
 use crate::run::step::{Connection, TaskKind};
-use crate::run::Around;
 use crate::time::{Span, Timestamp};
 
 /// The instant at which every play begins.
@@ -152,7 +152,7 @@ pub struct Played {
     /// The run itself first, then its children in the order of their start.
     pub runs: Vec<Memory>,
     pub at: Timestamp,
-    /// What a script said that nobody took, with the last refusal.
+    /// What a script said that nobody took, with the last refusal that says why.
     pub not_taken: Vec<(Said, Option<Rejection>)>,
 }
 
@@ -462,6 +462,8 @@ impl World {
                     answers.pop_front();
                     return true;
                 }
+                // That the run has ended meanwhile says less than why it did not take the answer before.
+                Err(Rejection::RunTerminal(_)) if refused.is_some() => {}
                 Err(rejection) => *refused = Some(rejection),
             }
         }
