@@ -58,7 +58,7 @@ struct Row {
     layer: Layer,
     from: Option<&'static str>,
     to: &'static str,
-    causes: &'static [Cause],
+    causes: Vec<Cause>,
     owner: Owner,
     requires: &'static [&'static str],
 }
@@ -100,7 +100,7 @@ fn table_rows<S: Tabled>(requires: impl Fn(S) -> &'static [&'static str]) -> Vec
         layer: S::LAYER,
         from: row.from.map(S::name),
         to: row.to.name(),
-        causes: row.causes,
+        causes: row.causes.iter().collect(),
         owner: row.owner,
         requires: requires(row.to),
     };

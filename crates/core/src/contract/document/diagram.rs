@@ -122,7 +122,7 @@ fn between(from: Node, to: Node) -> BTreeSet<Cause> {
 }
 
 fn causes(wanted: impl Fn((Option<RunState>, RunState)) -> bool) -> BTreeSet<Cause> {
-    RUN.iter().filter(|row| wanted((row.from, row.to))).flat_map(|row| row.causes.iter().copied()).collect()
+    RUN.iter().filter(|row| wanted((row.from, row.to))).flat_map(|row| row.causes.iter()).collect()
 }
 
 fn arrow(text: &mut String, from: &str, to: &str, causes: &BTreeSet<Cause>) {

@@ -70,7 +70,7 @@ fn layer_tables(page: &mut String, layer: Layer) {
         let from = row.from.map_or_else(|| "nothing".to_owned(), |from| format!("`{from}`"));
         let Row { to, owner, .. } = row;
         let actors = row.actors().join(", ");
-        let _ = writeln!(page, "| {from} | `{to}` | {} | {actors} | {owner} |", names(row.causes));
+        let _ = writeln!(page, "| {from} | `{to}` | {} | {actors} | {owner} |", names(&row.causes));
     }
     page.push('\n');
 }

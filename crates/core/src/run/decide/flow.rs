@@ -2,12 +2,12 @@
 
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{Action, Jump, SleepFor, StepDef};
-use crate::expression::EvalError;
+use crate::expression::{EvalError, Expression};
 use crate::ids::{Handler, Path, PayloadName, TaskId};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Effect, Json};
 use crate::run::event::Fact;
-use crate::run::scope::{Here, reads_item};
+use crate::run::scope::Here;
 use crate::run::step::{Block, Place, Proof, ProofBy, Ref, Resource, Role, Step, Task, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
 
@@ -29,8 +29,8 @@ impl Draft<'_> {
         let path = Path::of_visit(&def.id, visit);
         let place = Place { index: Some(index), parent: None, number: None, role: Role::Plain, visit };
         let opening = Opening { path, place };
-        if let Some(when) = def.when.as_ref().filter(|when| !reads_item(when, def))
-            && !self.holds(&opening, def, when, "when")?
+        if let Some(when) = &def.when
+            && !self.holds(&opening, def, when)?
         {
             return Ok(());
         }
@@ -44,18 +44,12 @@ impl Draft<'_> {
     }
 
     /// Checks `when`; a step whose condition does not hold is skipped, one that cannot be evaluated asks for help.
-    fn holds(
-        &mut self,
-        opening: &Opening,
-        def: &StepDef,
-        when: &crate::expression::Expression,
-        what: &str,
-    ) -> Decided<bool> {
+    fn holds(&mut self, opening: &Opening, def: &StepDef, when: &Expression) -> Decided<bool> {
         let here = Here::at(opening.place.parent.as_ref(), opening.place.number, def);
         match self.test(when, &here)? {
             Ok(true) => Ok(true),
             Ok(false) => {
-                let reason = format!("{what} is false: {}", when.source());
+                let reason = format!("when is false: {}", when.source());
                 let place = Some(opening.place.clone());
                 self.tell_of(&opening.path, Fact::StepSkipped { reason, place })?;
                 self.ended(&opening.path)?;
@@ -89,11 +83,6 @@ impl Draft<'_> {
     /// Opens one instance: an item, a round, or the step itself.
     pub(super) fn open(&mut self, opening: Opening, def: &StepDef) -> Decided {
         let here = Here::at(opening.place.parent.as_ref(), opening.place.number, def);
-        if let Some(when) = def.when.as_ref().filter(|when| reads_item(when, def))
-            && !self.holds(&opening, def, when, "when")?
-        {
-            return Ok(());
-        }
         if let Some(requires) = &def.requires {
             match self.test(requires, &here)? {
                 Ok(true) => {}
