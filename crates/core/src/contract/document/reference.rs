@@ -45,7 +45,10 @@ fn run_states(page: &mut String) {
 fn transitions(page: &mut String) {
     page.push_str("## Transitions\n\n");
     page.push_str("Each layer has its own table, and no layer below the run can close it. ");
-    page.push_str("The first row of a table begins with nothing.\n\n");
+    page.push_str(
+        "The first row of a table begins with nothing. Rows that differ only in where they lead stand in one line; ",
+    );
+    page.push_str("the state that a run moves to says what the record must carry.\n\n");
     for owner in Owner::ALL {
         let _ = writeln!(page, "- owner `{owner}`: {}", owner.means());
     }
@@ -56,7 +59,6 @@ fn transitions(page: &mut String) {
 }
 
 fn layer_tables(page: &mut String, layer: Layer) {
-    let rows = rows_of(layer);
     let _ = writeln!(page, "### {layer}\n\n{}\n", layer.means());
     if layer != Layer::Run {
         page.push_str("| state | means |\n|---|---|\n");
@@ -66,13 +68,29 @@ fn layer_tables(page: &mut String, layer: Layer) {
         page.push('\n');
     }
     page.push_str("| from | to | causes | actors | owner |\n|---|---|---|---|---|\n");
-    for row in &rows {
-        let from = row.from.map_or_else(|| "nothing".to_owned(), |from| format!("`{from}`"));
-        let Row { to, owner, .. } = row;
-        let actors = row.actors().join(", ");
-        let _ = writeln!(page, "| {from} | `{to}` | {} | {actors} | {owner} |", names(&row.causes));
+    for alike in alike(&rows_of(layer)) {
+        let Row { from, causes, owner, .. } = alike[0];
+        let from = from.map_or_else(|| "nothing".to_owned(), |from| format!("`{from}`"));
+        let to = code_list(&alike.iter().map(|row| row.to).collect::<Vec<_>>());
+        let actors = alike[0].actors().join(", ");
+        let _ = writeln!(page, "| {from} | {to} | {} | {actors} | {owner} |", names(causes));
     }
     page.push('\n');
+}
+
+/// Rows that differ only in where they lead, in the order of the first of each.
+fn alike(rows: &[Row]) -> Vec<Vec<&Row>> {
+    let mut groups: Vec<Vec<&Row>> = Vec::new();
+    for row in rows {
+        let same = |group: &&mut Vec<&Row>| {
+            (group[0].from, &group[0].causes, group[0].owner) == (row.from, &row.causes, row.owner)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups
 }
 
 fn causes(page: &mut String) {
