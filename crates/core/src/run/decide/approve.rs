@@ -238,17 +238,16 @@ impl Draft<'_> {
                 }
                 self.fail_step(path, failure, false)
             }
+            OnReject::GoTo(jump) if !self.can_jump(jump) => {
+                let failure = self.too_many_visits(path, jump, 1);
+                self.fail_step(path, failure, false)
+            }
             OnReject::GoTo(jump) => {
                 let index = self.must_row(path)?.place.index.unwrap_or(0);
-                let stored = self.store(path.payload("output"), output);
-                let failure_box = Some(Box::new(failure.clone()));
-                self.tell_of(
-                    path,
-                    Fact::StepCaseHandled { case: 0, output: Some(stored), failure: failure_box, undoable: false },
-                )?;
-                if !self.jump(path, index, jump)? {
-                    self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated: false })?;
-                }
+                let output = Some(self.store(path.payload("output"), output));
+                let failure = Some(Box::new(failure));
+                self.tell_of(path, Fact::StepCaseHandled { case: 0, output, failure, undoable: false })?;
+                self.jump(path, index, jump)?;
                 self.ended(path)
             }
         }

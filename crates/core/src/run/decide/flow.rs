@@ -296,14 +296,11 @@ impl Draft<'_> {
     }
 
     /// Goes on at another step: back to an earlier one with new paths, or forward past the ones between.
-    pub(super) fn jump(&mut self, path: &Path, from: usize, jump: Jump) -> Decided<bool> {
+    pub(super) fn jump(&mut self, path: &Path, from: usize, jump: Jump) -> Decided {
         let plan = &self.run.head.plan;
         let steps = self.def.steps();
         let after_target = self.def.from_step_on(jump.step);
-        if let Some(max_visits) = jump.max_visits {
-            if plan[jump.step].visit >= max_visits {
-                return Ok(false);
-            }
+        if jump.max_visits.is_some() {
             let reset: Vec<usize> =
                 (0..steps.len()).filter(|index| after_target[*index] && !steps[*index].finally).collect();
             self.cancel_passed(&reset, path)?;
@@ -321,7 +318,17 @@ impl Draft<'_> {
                 .collect();
             self.tell_of(path, Fact::StepJumped { to: jump.step, reset: Vec::new(), skip })?;
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// A jump back is possible only as often as `max_visits` says.
+    pub(super) fn can_jump(&self, jump: Jump) -> bool {
+        jump.max_visits.is_none_or(|max_visits| self.run.head.plan[jump.step].visit < max_visits)
+    }
+
+    pub(super) fn too_many_visits(&self, path: &Path, jump: Jump, attempt: u32) -> Failure {
+        let message = format!("step {} was visited as often as max_visits allows", self.def.steps()[jump.step].id);
+        self.failure(path, FailureClass::Fatal, message, attempt).coded("max_visits")
     }
 
     /// What is still open behind a jump back is not needed any more.
