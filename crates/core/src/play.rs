@@ -316,7 +316,7 @@ impl World {
                 };
                 let output = self.runs[child].0.payloads.get("output").cloned();
                 let run_id = self.runs[child].0.working.head.run_id.clone();
-                let outcome = ChildOutcome::Ended { state, output, failure, warnings };
+                let outcome = ChildOutcome::Ended { state, output, failure: failure.map(Box::new), warnings };
                 self.tell_parent(&parent.run_id, parent.step_id, run_id, outcome);
             }
             Effect::TaskReady { .. } | Effect::AwaitConnection { .. } => {}

@@ -263,6 +263,7 @@ table! {
         RetryScheduled {
             Pending: ANY,
             Issued: ANY,
+            Running: ANY,
             Completed: ANY,
             Failed: ANY,
             Skipped: ANY,

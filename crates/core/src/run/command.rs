@@ -352,7 +352,7 @@ pub enum ChildOutcome {
     Ended {
         state: RunState,
         output: Option<Json>,
-        failure: Option<Failure>,
+        failure: Option<Box<Failure>>,
         warnings: u64,
     },
     /// It could not be started: unknown workflow, wrong input.

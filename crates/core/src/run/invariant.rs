@@ -306,10 +306,8 @@ impl Reader {
                     other => found.push(violated("I41", format!("{path} is undone, {other:?} should be"))),
                 }
             }
-            Fact::StepCompensated { .. } => {
-                if !self.undone.insert(path.clone()) {
-                    found.push(violated("I41", format!("{path} is undone twice")));
-                }
+            Fact::StepCompensated { .. } if !self.undone.insert(path.clone()) => {
+                found.push(violated("I41", format!("{path} is undone twice")));
             }
             Fact::StepCaseHandled { undoable: true, .. } | Fact::StepCarried { undoable: true, .. } => {
                 self.completed_order.push(path.clone());

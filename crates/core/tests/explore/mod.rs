@@ -41,7 +41,7 @@ impl<'d> Explorer<'d> {
         let memory = Memory::new(RunId::from("run_01KDVZ3C000000000000000000"), Namespace::from("default"));
         let mut around = Around { serving_since: START, groups: vec!["manager".into()], ..Around::default() };
         let drive = Connection { tool: "drive".into(), account: "acme".into() };
-        around.connections.insert(drive, ConnectionFacts { broken: choice.1 % 4 == 0, ..Default::default() });
+        around.connections.insert(drive, ConnectionFacts { broken: choice.1.is_multiple_of(4), ..Default::default() });
         let mut explorer = Explorer {
             definition,
             memory,
@@ -84,7 +84,7 @@ impl<'d> Explorer<'d> {
             }
             Err(rejection) => {
                 assert_ne!(rejection.code(), "internal", "{rejection} after {command:?}");
-                assert_ne!(rejection.code(), "transition-refused", "{rejection} after {command:?}");
+                assert_ne!(rejection.code(), "transition-refused", "{rejection} after {command:?}\n{}", self.story());
                 self.rejections.insert(rejection.code());
                 assert_eq!(before.0, self.memory.working.head, "a refusal changed the run: {command:?}");
                 assert_eq!(before.1, self.memory.log.len());
@@ -130,6 +130,9 @@ impl<'d> Explorer<'d> {
 
     /// One random move.
     pub fn step(&mut self, (what, a, b): Choice) {
+        if what % 4 == 1 && self.leased().iter().any(|(_, kind, _)| *kind == TaskKind::Body) {
+            return self.body(a, b);
+        }
         match what % 32 {
             0..=5 => self.claim(a, b),
             6..=11 => self.finish(a, b),
@@ -176,8 +179,8 @@ impl<'d> Explorer<'d> {
             .collect();
         let Some((path, task_id)) = Self::pick(&ready, a) else { return };
         let worker = WorkerId::new(format!("w{}", b % 3));
-        let window = (b % 2 == 0).then(|| Span::from_secs(u64::from(b % 60) + 5));
-        let claim_id = (b % 5 == 0).then(|| format!("claim-{b}"));
+        let window = (b.is_multiple_of(2)).then(|| Span::from_secs(u64::from(b % 60) + 5));
+        let claim_id = (b.is_multiple_of(5)).then(|| format!("claim-{b}"));
         let ask = Ask::Claim {
             path: path.clone(),
             task_id: task_id.clone(),
@@ -239,11 +242,11 @@ impl<'d> Explorer<'d> {
             14 => Outcome::Noop,
             _ => Outcome::Ok,
         };
-        let output = (b % 7 != 0).then(|| Json::from(outputs[b as usize % outputs.len()]));
+        let output = (!b.is_multiple_of(7)).then(|| Json::from(outputs[b as usize % outputs.len()]));
         let warnings = if b == 255 { vec!["careful".to_owned()] } else { Vec::new() };
         let report = Report { output, outcome, resources: Vec::new(), warnings };
         let ask = Ask::Complete { holding, report };
-        if self.ask(Actor::worker(worker.as_str()), ask.clone()).is_some() && b % 3 == 0 {
+        if self.ask(Actor::worker(worker.as_str()), ask.clone()).is_some() && b.is_multiple_of(3) {
             let log = self.memory.log.len();
             let again = self.ask(Actor::worker(worker.as_str()), ask);
             assert!(matches!(again, Some(Reply::Replayed | Reply::Body { .. })), "{again:?}");
@@ -257,9 +260,9 @@ impl<'d> Explorer<'d> {
         let fault = Fault {
             class,
             message: "it went wrong".into(),
-            code: (b % 4 == 0).then(|| "409".into()),
-            retry_after: (b % 8 == 0).then_some(Span::from_secs(7)),
-            tool: (b % 2 == 0).then(|| "drive".into()),
+            code: (b.is_multiple_of(4)).then(|| "409".into()),
+            retry_after: (b.is_multiple_of(8)).then_some(Span::from_secs(7)),
+            tool: (b.is_multiple_of(2)).then(|| "drive".into()),
             ..Fault::default()
         };
         self.ask(Actor::worker(worker.as_str()), Ask::Fail { holding, fault });
@@ -274,12 +277,12 @@ impl<'d> Explorer<'d> {
             0 => BlockOn::Auth { tool: "drive".into(), account: Some("acme".into()) },
             1 | 2 => {
                 let token_hash = Digest::of(&[b, a, self.commands as u8]);
-                let expires_in = (b % 3 == 0).then_some(Span::from_secs(100));
+                let expires_in = (b.is_multiple_of(3)).then_some(Span::from_secs(100));
                 let made = Ask::Callback { holding: holding.clone(), name: "cb".into(), token_hash, expires_in };
                 if self.ask(Actor::worker(worker.as_str()), made).is_some() {
                     self.callbacks.push((holding.path.clone(), token_hash));
                 }
-                BlockOn::Callback { name: "cb".into(), deadline: (b % 2 == 0).then_some(Span::from_secs(50)) }
+                BlockOn::Callback { name: "cb".into(), deadline: (b.is_multiple_of(2)).then_some(Span::from_secs(50)) }
             }
             3 => BlockOn::Signal { name: "left".into(), deadline: Some(Span::from_secs(90)) },
             4 => BlockOn::Approval(Box::new(approval(b))),
@@ -293,7 +296,7 @@ impl<'d> Explorer<'d> {
     fn other_worker_word(&mut self, a: u8, b: u8) {
         let Some((holding, _, worker)) = Self::pick(&self.leased(), a) else { return };
         let actor = Actor::worker(worker.as_str());
-        let name = (b % 2 == 0).then(|| format!("effect{}", b % 3));
+        let name = (b.is_multiple_of(2)).then(|| format!("effect{}", b % 3));
         let ask = match b % 5 {
             0 => Ask::Heartbeat { holding, progress: Some(Progress { done: 1, total: None, message: None, at: None }) },
             1 => Ask::Effect { holding, name, external_id: None, result: None },
@@ -306,7 +309,7 @@ impl<'d> Explorer<'d> {
 
     pub fn wake(&mut self, a: u8) {
         match self.memory.wake_at {
-            Some(at) if a % 4 != 0 => self.now = self.now.max(at),
+            Some(at) if !a.is_multiple_of(4) => self.now = self.now.max(at),
             _ => self.now = self.now + Span::from_secs(u64::from(a)),
         }
         if a == 200 {
@@ -320,7 +323,8 @@ impl<'d> Explorer<'d> {
     fn stale(&mut self, a: u8, b: u8) {
         let Some(holding) = Self::pick(&self.holdings, a) else { return };
         let live = self.leased().iter().any(|(held, ..)| *held == holding);
-        let holding = if b % 4 == 0 { Holding { epoch: Epoch(holding.epoch.0 + 1), ..holding } } else { holding };
+        let holding =
+            if b.is_multiple_of(4) { Holding { epoch: Epoch(holding.epoch.0 + 1), ..holding } } else { holding };
         if live {
             return;
         }
@@ -331,7 +335,7 @@ impl<'d> Explorer<'d> {
         let beat = self.ask(Actor::worker("zombie"), Ask::Heartbeat { holding: holding.clone(), progress: None });
         assert_eq!(beat, None, "a stale lease was extended: {holding:?}");
         assert_eq!(self.memory.log.len(), log, "a stale epoch changed something");
-        if b % 2 == 0 {
+        if b.is_multiple_of(2) {
             self.around
                 .late
                 .entry(holding.path)
@@ -348,11 +352,11 @@ impl<'d> Explorer<'d> {
             .filter(|step| step.block.as_ref().is_some_and(|block| matches!(block.wait, Wait::Approval(_))))
             .map(|step| step.path.clone())
             .collect();
-        let step_id = if b % 8 == 0 { None } else { Self::pick(&open, a) };
+        let step_id = if b.is_multiple_of(8) { None } else { Self::pick(&open, a) };
         let ask = Ask::Decide {
             step_id,
             by: by.into(),
-            approve: b % 3 != 0,
+            approve: !b.is_multiple_of(3),
             comment: None,
             form: None,
             subject_digest: (b % 16 == 1).then(|| Digest::of(b"other")),
@@ -371,7 +375,7 @@ impl<'d> Explorer<'d> {
     }
 
     fn reconnect(&mut self, a: u8) {
-        let generation = (a % 2 == 0).then(|| {
+        let generation = (a.is_multiple_of(2)).then(|| {
             for facts in self.around.connections.values_mut() {
                 *facts =
                     ConnectionFacts { generation: facts.generation + 1, reconnected_at: Some(self.now), broken: false };
@@ -386,7 +390,7 @@ impl<'d> Explorer<'d> {
             self.memory.working.open().filter(|step| step.block.is_some()).map(|step| step.path.clone()).collect();
         let Some(step_id) = Self::pick(&blocked, a) else { return };
         let action = match b % 6 {
-            0 => Resolution::Retry { new_key: b % 4 == 0 },
+            0 => Resolution::Retry { new_key: b.is_multiple_of(4) },
             1 => Resolution::Complete { output: Some(r#"{"by":"operator"}"#.into()) },
             2 => Resolution::Correct { input: r#"{"corrected":true}"#.into() },
             3 => Resolution::Skip,
@@ -400,7 +404,7 @@ impl<'d> Explorer<'d> {
         let Some((path, run_id)) = Self::pick(&self.children, a) else { return };
         let state = [RunState::Succeeded, RunState::Failed, RunState::Canceled, RunState::CompletedWithWarnings]
             [b as usize % 4];
-        let outcome = if b % 9 == 0 {
+        let outcome = if b.is_multiple_of(9) {
             ChildOutcome::Refused { message: "no such workflow".into() }
         } else {
             ChildOutcome::Ended {
@@ -433,7 +437,7 @@ impl<'d> Explorer<'d> {
     }
 
     fn cancel(&mut self, a: u8, b: u8) {
-        if a % 3 != 0 {
+        if !a.is_multiple_of(3) {
             return;
         }
         let undo = match b % 3 {
@@ -441,7 +445,7 @@ impl<'d> Explorer<'d> {
             1 => Some(true),
             _ => Some(false),
         };
-        let grace = (b % 2 == 0).then_some(Span::from_secs(2));
+        let grace = (b.is_multiple_of(2)).then_some(Span::from_secs(2));
         self.ask(Actor::user("op"), Ask::Cancel { reason: "enough".into(), undo, grace });
     }
 
@@ -462,10 +466,10 @@ impl<'d> Explorer<'d> {
             .collect();
         let done = begun
             .iter()
-            .filter(|_| a % 3 != 0)
+            .filter(|_| !a.is_multiple_of(3))
             .map(|path| StepDone {
                 step_id: path.clone(),
-                result: if b % 4 == 0 {
+                result: if b.is_multiple_of(4) {
                     let class = Some(FailureClass::ALL[a as usize % FailureClass::ALL.len()]);
                     Err(Fault { class, message: "no".into(), ..Fault::default() })
                 } else {
@@ -481,17 +485,17 @@ impl<'d> Explorer<'d> {
             .filter(|step| step.coded.as_ref().is_some_and(|coded| coded.kind == "step"))
             .map(|step| step.path.clone())
             .collect();
-        let recalled = if b % 13 == 0 { Vec::new() } else { stored };
+        let recalled = if b.is_multiple_of(13) { Vec::new() } else { stored };
         let new = Path::from(["s0", "s1", "s2", "s3"][a as usize % 4]);
         let mut names: Vec<Path> = recalled;
-        if a % 5 != 0 && !names.contains(&new) {
+        if !a.is_multiple_of(5) && !names.contains(&new) {
             names.push(new);
         }
         let begin = names
             .into_iter()
             .map(|step_id| StepBegin {
                 effect: if step_id.as_str() == "s1" { EffectKind::External } else { EffectKind::None },
-                reconcile: (step_id.as_str() == "s1" && b % 2 == 0).then(|| Handler::from("t.find")),
+                reconcile: (step_id.as_str() == "s1" && b.is_multiple_of(2)).then(|| Handler::from("t.find")),
                 compensate: (step_id.as_str() != "s0").then(|| Handler::from("t.undo")),
                 step_id,
                 timeout: None,
@@ -546,7 +550,7 @@ impl<'d> Explorer<'d> {
                 outcome: ChildOutcome::Refused { message: String::new() },
             },
             4 => Ask::Signal { name: "left".into(), payload: "{not json".into() },
-            5 => Ask::Pin { pinned: b % 2 == 0 },
+            5 => Ask::Pin { pinned: b.is_multiple_of(2) },
             _ => Ask::Start(Box::new(Start::with_input("{}"))),
         };
         self.ask(Actor::user("op"), ask);
@@ -590,7 +594,7 @@ impl<'d> Explorer<'d> {
         self.ask(Actor::user("op"), Ask::Reconnect { tool: None, account: None, generation: None });
         let blocked: Vec<Path> =
             self.memory.working.open().filter(|step| step.block.is_some()).map(|step| step.path.clone()).collect();
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             for step_id in blocked {
                 let action = Resolution::Complete { output: Some(r#"{"done":true,"x":1}"#.into()) };
                 self.ask(Actor::user("op"), Ask::Resolve { step_id, action, reason: "go on".into() });
@@ -657,7 +661,7 @@ fn approval(b: u8) -> ApprovalAsked {
         approvers: vec!["ana".into()],
         quorum: 1,
         not_requester: false,
-        deadline: (b % 2 == 0).then_some(Span::from_secs(60)),
+        deadline: (b.is_multiple_of(2)).then_some(Span::from_secs(60)),
         at_deadline: None,
     }
 }
@@ -669,7 +673,7 @@ pub fn explore<'d>(definition: &'d Definition, first: Choice, choices: &[Choice]
     for choice in choices {
         explorer.step(*choice);
         explorer.check();
-        if explorer.is_over() && choice.0 % 2 == 0 {
+        if explorer.is_over() && choice.0.is_multiple_of(2) {
             break;
         }
     }

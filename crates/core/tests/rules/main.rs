@@ -10,4 +10,5 @@ mod leases;
 mod recovery;
 mod reruns;
 mod sagas;
+mod seeds;
 mod waits;

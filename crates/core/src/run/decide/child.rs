@@ -101,7 +101,7 @@ impl Draft<'_> {
             ChildOutcome::Ended { state, output, failure, .. } => {
                 let name = self.numbered(path, "child_output");
                 let output = output.as_ref().map(|json| self.store(name, json.clone()));
-                ChildEnd { state: Some(*state), output, failure: failure.clone().map(Box::new) }
+                ChildEnd { state: Some(*state), output, failure: failure.clone() }
             }
             ChildOutcome::Refused { message } => {
                 let failure = Failure::new(FailureKind::Invalid, FailureClass::Validation, message.as_str(), self.now);

@@ -116,7 +116,8 @@ impl Draft<'_> {
     pub(super) fn coded_step_ended(&mut self, path: &Path) -> Decided {
         match self.run.step(path.as_str()).map(|step| step.place.role) {
             Some(Role::Coded) if matches!(self.run.head.phase, Phase::Forward) => self.resume_body(),
-            Some(Role::Body) => self.end_open_coded_steps(),
+            // While the run ends, what is still leased may end by itself first.
+            Some(Role::Body) if matches!(self.run.head.phase, Phase::Forward) => self.end_open_coded_steps(),
             _ => Ok(()),
         }
     }
