@@ -10,8 +10,8 @@ use crate::contract::{FailureClass, RunState, StepState};
 use crate::definition::{Definition, DefinitionError, parse_duration};
 use crate::ids::{Digest, Namespace, Path, RunId, WorkerId};
 use crate::run::command::{
-    Actor, Ask, BlockOn, ChildOutcome, Command, Effect, Fault, Holding, Json, Outcome, Rejection, Reply, Report, Resolution,
-    Start,
+    Actor, Ask, BlockOn, ChildOutcome, Command, Effect, Fault, Holding, Json, Outcome, Rejection, Reply, Report,
+    Resolution, Start,
 };
 use crate::run::event::Record;
 use crate::run::memory::Memory;
@@ -42,12 +42,22 @@ pub struct Script {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Stub {
-    Fail { fail: StubFailure },
-    Block { block: StubBlock },
+    Fail {
+        fail: StubFailure,
+    },
+    Block {
+        block: StubBlock,
+    },
     /// The worker dies: its lease runs out.
-    Lost { lost: bool },
-    Break { r#break: Value },
-    Output { output: Value },
+    Lost {
+        lost: bool,
+    },
+    Break {
+        r#break: Value,
+    },
+    Output {
+        output: Value,
+    },
     /// Anything else is the output itself.
     Plain(Value),
 }
@@ -263,7 +273,8 @@ impl World {
         match effect {
             Effect::StartChild(child) => {
                 let known = self.definitions.iter().position(|definition| definition.workflow == child.workflow);
-                let start = Start { parent: Some(child.parent.clone()), depth: child.depth, ..Start::with_input(child.input) };
+                let start =
+                    Start { parent: Some(child.parent.clone()), depth: child.depth, ..Start::with_input(child.input) };
                 let refused = match known {
                     Some(definition) => {
                         self.begin(child.run_id.clone(), definition, start, Actor::user(child.requester)).err()
@@ -347,8 +358,16 @@ impl World {
         };
         self.workers += 1;
         let worker = WorkerId::new(format!("worker-{}", self.workers));
-        let claim = Ask::Claim { path: path.clone(), task_id: task.id.clone(), worker: worker.clone(), window: None, claim_id: None };
-        let Ok(Reply::Leased { epoch, .. }) = self.ask(number, Actor::worker(worker.as_str()), claim) else { return true };
+        let claim = Ask::Claim {
+            path: path.clone(),
+            task_id: task.id.clone(),
+            worker: worker.clone(),
+            window: None,
+            claim_id: None,
+        };
+        let Ok(Reply::Leased { epoch, .. }) = self.ask(number, Actor::worker(worker.as_str()), claim) else {
+            return true;
+        };
         let holding = Holding { path, task_id: task.id, epoch };
         let stub = self.stub(task.handler.as_str());
         if let Some(ask) = self.act(number, stub, holding, &worker) {
@@ -366,7 +385,8 @@ impl World {
     }
 
     fn act(&mut self, number: usize, stub: Option<Stub>, holding: Holding, worker: &WorkerId) -> Option<Ask> {
-        let report = |output: &Value, outcome| Report { output: Some(output.to_string().into()), outcome, ..Report::default() };
+        let report =
+            |output: &Value, outcome| Report { output: Some(output.to_string().into()), outcome, ..Report::default() };
         Some(match stub {
             None => Ask::Complete { holding, report: Report::default() },
             Some(Stub::Plain(output) | Stub::Output { output }) => {
@@ -391,7 +411,12 @@ impl World {
                     StubBlock::Signal { name } => BlockOn::Signal { name, deadline: None },
                     StubBlock::Callback { name } => {
                         let token_hash = Digest::of(name.as_bytes());
-                        let made = Ask::Callback { holding: holding.clone(), name: name.clone(), token_hash, expires_in: None };
+                        let made = Ask::Callback {
+                            holding: holding.clone(),
+                            name: name.clone(),
+                            token_hash,
+                            expires_in: None,
+                        };
                         let _ = self.ask(number, Actor::worker(worker.as_str()), made);
                         BlockOn::Callback { name, deadline: None }
                     }
@@ -455,7 +480,8 @@ impl Said {
     }
 
     fn as_ask(&self) -> (Actor, Vec<String>, Ask) {
-        let json = |value: &Option<Value>| Json::from(value.as_ref().map_or_else(|| "null".to_owned(), Value::to_string));
+        let json =
+            |value: &Option<Value>| Json::from(value.as_ref().map_or_else(|| "null".to_owned(), Value::to_string));
         let decide = |deciding: &Deciding, approve| Ask::Decide {
             step_id: deciding.step.as_deref().map(Path::from),
             by: deciding.by.clone(),
@@ -466,8 +492,12 @@ impl Said {
             via: None,
         };
         match &self.what {
-            SaidWhat::Approve(deciding) => (Actor::user(&*deciding.by), deciding.groups.clone(), decide(deciding, true)),
-            SaidWhat::Reject(deciding) => (Actor::user(&*deciding.by), deciding.groups.clone(), decide(deciding, false)),
+            SaidWhat::Approve(deciding) => {
+                (Actor::user(&*deciding.by), deciding.groups.clone(), decide(deciding, true))
+            }
+            SaidWhat::Reject(deciding) => {
+                (Actor::user(&*deciding.by), deciding.groups.clone(), decide(deciding, false))
+            }
             SaidWhat::Signal { name, payload } => {
                 (Actor::user("tester"), Vec::new(), Ask::Signal { name: name.clone(), payload: json(payload) })
             }
@@ -480,27 +510,36 @@ impl Said {
                     payload: json(payload),
                 },
             ),
-            SaidWhat::Reconnect { tool } => {
-                (Actor::user("tester"), Vec::new(), Ask::Reconnect { tool: tool.clone(), account: None, generation: None })
-            }
+            SaidWhat::Reconnect { tool } => (
+                Actor::user("tester"),
+                Vec::new(),
+                Ask::Reconnect { tool: tool.clone(), account: None, generation: None },
+            ),
             SaidWhat::Resolve { step, action, output, input } => {
                 let action = match action.as_str() {
-                    "complete" => Resolution::Complete { output: output.as_ref().map(|output| output.to_string().into()) },
+                    "complete" => {
+                        Resolution::Complete { output: output.as_ref().map(|output| output.to_string().into()) }
+                    }
                     "correct" => Resolution::Correct { input: json(input) },
                     "skip" => Resolution::Skip,
                     "compensate" => Resolution::Compensate,
                     "fail" => Resolution::Fail,
                     _ => Resolution::Retry { new_key: false },
                 };
-                let ask = Ask::Resolve { step_id: Path::from(step.as_str()), action, reason: "the script says so".into() };
+                let ask =
+                    Ask::Resolve { step_id: Path::from(step.as_str()), action, reason: "the script says so".into() };
                 (Actor::user("tester"), Vec::new(), ask)
             }
             SaidWhat::Cancel { reason } => {
                 let reason = reason.clone().unwrap_or_else(|| "the script says so".into());
                 (Actor::user("tester"), Vec::new(), Ask::Cancel { reason, undo: None, grace: None })
             }
-            SaidWhat::Pause {} => (Actor::user("tester"), Vec::new(), Ask::Pause { reason: "the script says so".into() }),
-            SaidWhat::Resume { steps } => (Actor::user("tester"), Vec::new(), Ask::Resume { one_step: steps.is_some() }),
+            SaidWhat::Pause {} => {
+                (Actor::user("tester"), Vec::new(), Ask::Pause { reason: "the script says so".into() })
+            }
+            SaidWhat::Resume { steps } => {
+                (Actor::user("tester"), Vec::new(), Ask::Resume { one_step: steps.is_some() })
+            }
             SaidWhat::Retry {} => (Actor::user("tester"), Vec::new(), Ask::RetryNow),
         }
     }

@@ -10,4 +10,4 @@ pub mod document;
 pub use failure::{Failure, FailureClass, FailureKind, Policy};
 pub use reason::{Evidence, EvidenceKind, ReasonType};
 pub use state::{BodyState, Lifecycle, RunState, StepState, TaskState};
-pub use table::{BODY, Cause, Layer, Owner, RUN, Refused, STEP, TASK, Transition, lookup};
+pub use table::{BODY, Cause, Causes, Layer, Owner, RUN, Refused, STEP, TASK, Tabled, Transition, lookup};

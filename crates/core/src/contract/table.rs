@@ -12,9 +12,53 @@ use super::state::{BodyState, RunState, StepState, TaskState, states};
 pub struct Transition<S: 'static> {
     pub from: Option<S>,
     pub to: S,
-    pub causes: &'static [Cause],
+    pub causes: Causes,
     pub owner: Owner,
 }
+
+/// A set of causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Causes(u32);
+
+impl Causes {
+    const fn of(causes: &[Cause]) -> Causes {
+        let mut bits = 0;
+        let mut i = 0;
+        while i < causes.len() {
+            bits |= 1 << causes[i] as u32;
+            i += 1;
+        }
+        Causes(bits)
+    }
+
+    const fn and(self, other: Causes) -> Causes {
+        Causes(self.0 | other.0)
+    }
+
+    pub const fn contains(self, cause: Cause) -> bool {
+        self.0 & (1 << cause as u32) != 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = Cause> {
+        Cause::ALL.iter().copied().filter(move |cause| self.contains(*cause))
+    }
+}
+
+const START: Causes = Causes::of(&[Cause::Started]);
+const CLAIM: Causes = Causes::of(&[Cause::Claimed]);
+/// A worker said something about its task.
+const WORK: Causes =
+    Causes::of(&[Cause::Completed, Cause::Failed, Cause::Blocked, Cause::Acknowledged, Cause::Reported]);
+const TIME: Causes = Causes::of(&[Cause::LeaseLost, Cause::TimeCame]);
+/// Somebody or something answered a wait.
+const ANSWERS: Causes = Causes::of(&[Cause::Decided, Cause::Answered, Cause::Reconnected, Cause::ChildEnded]);
+const OPERATOR: Causes = Causes::of(&[Cause::Resolved, Cause::RetryAsked, Cause::ResumeAsked]);
+/// Whatever moves a run on which no worker is at work.
+const MOVED: Causes = TIME.and(ANSWERS).and(OPERATOR);
+/// Whatever the engine decides on.
+const ANY: Causes = START.and(WORK).and(MOVED).and(CANCEL);
+const CANCEL: Causes = Causes::of(&[Cause::CancelAsked]);
+const PAUSE: Causes = Causes::of(&[Cause::PauseAsked]);
 
 /// A move that no row allows: a bug of the rules, or a log that was not written by them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,7 +174,7 @@ pub trait Tabled: Copy + PartialEq + fmt::Display + 'static {
 
 /// The one place where a move is refused.
 pub fn lookup<S: Tabled>(from: Option<S>, to: S, cause: Cause) -> Result<&'static Transition<S>, Refused> {
-    S::TABLE.iter().find(|row| row.from == from && row.to == to && row.causes.contains(&cause)).ok_or_else(|| Refused {
+    S::TABLE.iter().find(|row| row.from == from && row.to == to && row.causes.contains(cause)).ok_or_else(|| Refused {
         layer: S::LAYER,
         from: from.map(|from| from.to_string()),
         to: to.to_string(),
@@ -141,16 +185,16 @@ pub fn lookup<S: Tabled>(from: Option<S>, to: S, cause: Cause) -> Result<&'stati
 
 macro_rules! table {
     ($(#[$doc:meta])* $name:ident: $state:ident of $layer:ident by $owner:ident {
-        start { $($first:ident: $($first_cause:ident)+),+ $(,)? }
-        $($from:ident { $($to:ident: $($cause:ident)+ $([$row_owner:ident])?),* $(,)? })*
+        start { $($first:ident: $($first_causes:ident)|+),+ $(,)? }
+        $($from:ident { $($to:ident: $($causes:ident)|+ $(=> $row_owner:ident)?),* $(,)? })*
     }) => {
         $(#[$doc])*
         pub const $name: &[Transition<$state>] = &[
-            $(Transition { from: None, to: $state::$first, causes: &[$(Cause::$first_cause),+], owner: Owner::$owner },)+
+            $(Transition { from: None, to: $state::$first, causes: Causes(0)$(.and($first_causes))+, owner: Owner::$owner },)+
             $($(Transition {
                 from: Some($state::$from),
                 to: $state::$to,
-                causes: &[$(Cause::$cause),+],
+                causes: Causes(0)$(.and($causes))+,
                 owner: table!(@owner $owner $($row_owner)?),
             },)*)*
         ];
@@ -224,8 +268,8 @@ const fn has_exit_without_worker(state: RunState) -> bool {
             && from as u8 == state as u8
         {
             let mut c = 0;
-            while c < RUN[i].causes.len() {
-                if !RUN[i].causes[c].needs_worker() {
+            while c < Cause::ALL.len() {
+                if RUN[i].causes.contains(Cause::ALL[c]) && !Cause::ALL[c].needs_worker() {
                     return true;
                 }
                 c += 1;

@@ -86,6 +86,7 @@ pub fn advance(
         payloads: Vec::new(),
         effects: Vec::new(),
         groups: Vec::new(),
+        finals_offered: false,
         derived: 0,
     };
     let reply = decide::decide(&mut draft, &command.ask)?;
@@ -161,6 +162,8 @@ pub(super) struct Draft<'a> {
     pub effects: Vec<Effect>,
     /// Groups of which an item or round ended.
     pub groups: Vec<Path>,
+    /// What a hold took back of the `finally` steps was offered again.
+    pub finals_offered: bool,
     derived: u32,
 }
 

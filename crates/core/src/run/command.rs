@@ -422,7 +422,7 @@ pub enum Rejection {
     NotAnApprover { path: Path, by: String, approvers: Vec<String> },
     #[error("{by} started this run and may not approve {path}")]
     SelfApproval { path: Path, by: String },
-    #[error("several approvals are open, say which: {}", open.iter().map(Path::as_str).collect::<Vec<_>>().join(", "))]
+    #[error("say which approval is meant: {}", open.iter().map(Path::as_str).collect::<Vec<_>>().join(", "))]
     StepIdRequired { open: Vec<Path> },
     #[error("the run is undoing its steps; this cannot be paused or canceled")]
     Compensating,

@@ -536,6 +536,9 @@ fn count(run: &mut Working, step: &Step, was: StepState, event: &Event) {
         Fact::ChildEnded { .. } => {
             head.detached.remove(&step.path);
         }
+        Fact::ApprovalGiven(decision) | Fact::ApprovalRejected(decision) => {
+            head.last_decided = Some((step.path.clone(), decision.by.clone()));
+        }
         Fact::BodyRecalled { steps, epoch } => recall(run, steps, *epoch),
         Fact::StepCanceled { unknown, .. } => {
             head.unknown.retain(|path| *path != step.path);

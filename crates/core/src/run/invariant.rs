@@ -1,1 +1,328 @@
-//! What holds for every run.
+//! What holds for every run, whatever was asked of it. Tests, the engine and `abide doctor` use the same list; the
+//! numbers are those of the reliability page.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::event::{Fact, Record};
+use super::fold::row_of;
+use super::lifecycle::{project, wake_at};
+use super::step::{Step, Wait};
+use super::{Finally, Phase, Working};
+use crate::contract::{ReasonType, RunState, StepState, lookup};
+use crate::ids::{Digest, Epoch, Path};
+use crate::time::Timestamp;
+
+/// A rule that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// `I15`, say.
+    pub rule: &'static str,
+    pub what: String,
+}
+
+fn violated(rule: &'static str, what: impl Into<String>) -> Violation {
+    Violation { rule, what: what.into() }
+}
+
+/// What does not hold of a run with all its rows.
+pub fn broken(run: &Working, woken_at: Option<Timestamp>, serving_since: Timestamp) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let Some(state) = run.head.state else { return found };
+    if state.is_terminal() {
+        terminal(run, &mut found);
+    } else {
+        open(run, state, &mut found);
+        due(run, woken_at, serving_since, &mut found);
+    }
+    leases(run, &mut found);
+    groups(run, &mut found);
+    undo_stack(run, &mut found);
+    required(run, state, &mut found);
+    found
+}
+
+/// I5, I43: nothing of a run that has ended can act any more.
+fn terminal(run: &Working, found: &mut Vec<Violation>) {
+    for step in run.steps.values().flatten() {
+        if step.task.is_some() || step.block.is_some() {
+            found.push(violated("I5", format!("the run ended and {} can still act", step.path)));
+        } else if !step.state.is_ended() || step.state == StepState::Compensating {
+            found.push(violated("I5", format!("the run ended and {} is {}", step.path, step.state)));
+        }
+    }
+    if !matches!(run.head.phase, Phase::Ended) || run.head.ended_at.is_none() {
+        found.push(violated("I4", "the run ended without an end"));
+    }
+}
+
+/// I3, I15, I32, I36: the state is what the projection gives, and something can change it.
+fn open(run: &Working, state: RunState, found: &mut Vec<Violation>) {
+    let projected = project(run).state();
+    if projected != state {
+        found.push(violated("I3", format!("the row says {state}, the projection {projected}")));
+    }
+    if state == RunState::Running && !run.open().any(Step::is_leased) {
+        found.push(violated("I15", "running without a lease"));
+    }
+    if state == RunState::Stalled {
+        let proven = run
+            .open()
+            .filter_map(|step| step.block.as_ref())
+            .any(|block| matches!(block.reason(), ReasonType::LeaseLost | ReasonType::Overdue));
+        if !proven {
+            found.push(violated("I36", "stalled without a lost lease or an overdue wait"));
+        }
+    }
+    let held = run.head.is_held() || run.head.history_full;
+    let delayed = run.head.body.is_none() && run.head.started.start_at.is_some();
+    let can_move = run.open().any(|step| step.task.is_some() || step.block.is_some());
+    let waits_for_child = !run.head.detached.is_empty();
+    if !(held || delayed || can_move || waits_for_child) {
+        found.push(violated("I32", format!("{state}, and nothing and nobody can change that")));
+    }
+}
+
+/// I34: the run is looked at no later than anything in it is due.
+fn due(run: &Working, woken_at: Option<Timestamp>, serving_since: Timestamp, found: &mut Vec<Violation>) {
+    let earliest = wake_at(run, serving_since);
+    let late = match (woken_at, earliest) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(woken_at), Some(earliest)) => woken_at > earliest,
+    };
+    if late {
+        found.push(violated("I34", format!("wakes at {woken_at:?} and something is due at {earliest:?}")));
+    }
+}
+
+/// I13: at most one lease per task, each with an epoch of its own that the run has counted.
+fn leases(run: &Working, found: &mut Vec<Violation>) {
+    let mut epochs = BTreeSet::new();
+    for (step, lease) in run.steps.values().flatten().filter_map(|step| Some((step, step.lease()?))) {
+        if !epochs.insert(lease.epoch) {
+            found.push(violated("I13", format!("two leases have epoch {}", lease.epoch)));
+        }
+        if lease.epoch > run.head.epoch {
+            found.push(violated("I13", format!("{} is leased with an epoch that was never given", step.path)));
+        }
+        if step.block.is_some() {
+            found.push(violated("I15", format!("{} is leased and blocked", step.path)));
+        }
+    }
+}
+
+/// I40: what a group counts is what its rows are.
+fn groups(run: &Working, found: &mut Vec<Violation>) {
+    for step in run.steps.values().flatten() {
+        let Some(group) = step.group_of.as_ref().filter(|_| !step.state.is_ended()) else { continue };
+        let members = run.steps.values().flatten().filter(|row| row.place.parent.as_ref() == Some(&step.path));
+        let (mut open, mut done, mut failed) = (0, 0, 0);
+        for member in members {
+            match member.state {
+                StepState::Completed | StepState::Skipped | StepState::CaseHandled => done += 1,
+                StepState::Failed => failed += 1,
+                state if !state.is_ended() => open += 1,
+                _ => {}
+            }
+        }
+        if (open, done, failed) != (group.open, group.done, group.failed) {
+            let counted = (group.open, group.done, group.failed);
+            found.push(violated(
+                "I40",
+                format!("{} counts {counted:?}, its rows are {:?}", step.path, (open, done, failed)),
+            ));
+        }
+        if group.open > group.parallel {
+            found.push(violated(
+                "I40",
+                format!("{} has {} open, {} are allowed", step.path, group.open, group.parallel),
+            ));
+        }
+    }
+}
+
+/// I41: the stack of undos holds exactly the completed steps that can still be undone.
+fn undo_stack(run: &Working, found: &mut Vec<Violation>) {
+    let mut stacked = 0;
+    let mut next = run.head.undo_first.clone();
+    while let Some(path) = next {
+        stacked += 1;
+        match run.step(path.as_str()) {
+            Some(step)
+                if matches!(step.state, StepState::Completed | StepState::CaseHandled)
+                    && stacked <= run.steps.len() =>
+            {
+                next = step.undo_next.clone();
+            }
+            other => {
+                let state = other.map(|step| step.state);
+                found.push(violated("I41", format!("{path} is to be undone and is {state:?}")));
+                return;
+            }
+        }
+    }
+    if stacked != run.head.undo_left as usize {
+        found.push(violated("I41", format!("{} undos are counted, {stacked} are stacked", run.head.undo_left)));
+    }
+}
+
+/// I4: each state has what it must carry.
+fn required(run: &Working, state: RunState, found: &mut Vec<Violation>) {
+    let head = &run.head;
+    let block =
+        |wanted: fn(&Wait) -> bool| run.open().filter_map(|step| step.block.as_ref()).any(|block| wanted(&block.wait));
+    let carried = match state {
+        RunState::Queued | RunState::Running | RunState::Stalled | RunState::Compensating => true,
+        RunState::WaitingOnTool => block(|wait| matches!(wait, Wait::Signal { .. } | Wait::Callback { .. })),
+        RunState::WaitingOnAuth => block(|wait| matches!(wait, Wait::Auth { .. })),
+        RunState::WaitingOnApproval => block(|wait| matches!(wait, Wait::Approval(_))),
+        RunState::WaitingOnChild => block(|wait| matches!(wait, Wait::Child { .. })),
+        RunState::WaitingOnTimer => block(|wait| matches!(wait, Wait::Timer)),
+        RunState::WaitingOnOperator => head.history_full || block(|wait| matches!(wait, Wait::Operator { .. })),
+        RunState::RetryScheduled => {
+            run.open().filter_map(|step| step.block.as_ref()).any(|block| block.until.is_some())
+        }
+        RunState::Paused => head.hold.is_some(),
+        RunState::CancelRequested => matches!(head.phase, Phase::Canceling(_)),
+        RunState::Succeeded | RunState::Canceled => head.ended_at.is_some(),
+        RunState::CompletedWithWarnings => head.ended_at.is_some() && head.warnings.count > 0,
+        RunState::Failed => head.ended_at.is_some() && head.failure.is_some(),
+    };
+    if !carried {
+        found.push(violated("I4", format!("{state} lacks {:?}", state.requires())));
+    }
+    if head.finally == Finally::UnderWay && state.is_terminal() {
+        found.push(violated("I5", "the run ended before its finally steps"));
+    }
+}
+
+/// What does not hold of a log, read alone.
+pub fn broken_log(log: &[Record]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut reader = Reader::default();
+    for record in log {
+        reader.chain(record, &mut found);
+        reader.states(record, &mut found);
+        match record.event() {
+            Ok(event) => reader.facts(&event.fact, record, &mut found),
+            Err(unreadable) => found.push(violated("I7", unreadable.to_string())),
+        }
+    }
+    found
+}
+
+#[derive(Default)]
+struct Reader {
+    seq: u64,
+    hash: Digest,
+    at: Timestamp,
+    state: Option<RunState>,
+    epoch: Epoch,
+    /// The epoch of each row's live lease.
+    leases: BTreeMap<Path, Epoch>,
+    attempts: BTreeMap<Path, u32>,
+    completed: BTreeMap<Path, u32>,
+    undone: BTreeSet<Path>,
+    completed_order: Vec<Path>,
+}
+
+impl Reader {
+    /// I2, I7, I46.
+    fn chain(&mut self, record: &Record, found: &mut Vec<Violation>) {
+        if record.seq != self.seq + 1 {
+            found.push(violated("I2", format!("event {} follows {}", record.seq, self.seq)));
+        }
+        if record.chained_to(self.hash) != record.hash {
+            found.push(violated("I7", format!("event {} breaks the chain", record.seq)));
+        }
+        if record.at < self.at {
+            found.push(violated("I46", format!("event {} is before the one before it", record.seq)));
+        }
+        (self.seq, self.hash, self.at) = (record.seq, record.hash, record.at);
+    }
+
+    /// I3, I5, I6.
+    fn states(&mut self, record: &Record, found: &mut Vec<Violation>) {
+        if let Some(ended) = self.state.filter(|state| state.is_terminal())
+            && record.kind != "pin.set"
+        {
+            found.push(violated("I5", format!("{} after the run had {ended}", record.kind)));
+        }
+        let Some(to) = record.to_state else { return };
+        if record.from_state != self.state {
+            found.push(violated(
+                "I3",
+                format!("event {} comes from {:?}, the run was {:?}", record.seq, record.from_state, self.state),
+            ));
+        }
+        if let Err(refused) = lookup(record.from_state, to, record.cause) {
+            found.push(violated("I3", refused.to_string()));
+        }
+        self.state = Some(to);
+    }
+
+    fn facts(&mut self, fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
+        let Some(path) = &record.step_id else { return };
+        let row = row_of(path);
+        match fact {
+            Fact::TaskIssued { attempt, .. } => {
+                if self.leases.contains_key(&row) {
+                    found.push(violated("I16", format!("{path} is issued while it is leased")));
+                }
+                let before = self.attempts.insert(path.clone(), *attempt).unwrap_or(*attempt);
+                // I8: attempts of a step only rise, by one; a probe or an undo begins to count anew.
+                if *path == row && (*attempt < before || *attempt > before + 1) {
+                    found.push(violated("I8", format!("{path}: attempt {attempt} after {before}")));
+                }
+            }
+            Fact::TaskClaimed { epoch, .. } => {
+                if *epoch != self.epoch.next() {
+                    found.push(violated("I13", format!("{path}: epoch {epoch} after {}", self.epoch)));
+                }
+                self.epoch = *epoch;
+                if self.leases.insert(row, *epoch).is_some() {
+                    found.push(violated("I16", format!("{path} is claimed twice")));
+                }
+            }
+            Fact::TaskCompleted { epoch, .. } | Fact::TaskFailed { epoch, .. } | Fact::TaskBlocked { epoch, .. } => {
+                self.lease_ends(&row, Some(*epoch), record, found);
+            }
+            Fact::TaskLost { epoch, .. } => self.lease_ends(&row, Some(*epoch), record, found),
+            Fact::TaskCanceled { epoch, .. } => self.lease_ends(&row, *epoch, record, found),
+            Fact::StepCompleted { undoable, .. } => {
+                let times = self.completed.entry(path.clone()).or_default();
+                *times += 1;
+                if *times > 1 {
+                    found.push(violated("I27", format!("{path} is completed {times} times")));
+                }
+                if *undoable {
+                    self.completed_order.push(path.clone());
+                }
+            }
+            Fact::StepCompensating => {
+                // I41: last completed, first undone.
+                match self.completed_order.pop() {
+                    Some(last) if last == *path => {}
+                    other => found.push(violated("I41", format!("{path} is undone, {other:?} should be"))),
+                }
+            }
+            Fact::StepCompensated { .. } => {
+                if !self.undone.insert(path.clone()) {
+                    found.push(violated("I41", format!("{path} is undone twice")));
+                }
+            }
+            Fact::StepCaseHandled { undoable: true, .. } | Fact::StepCarried { undoable: true, .. } => {
+                self.completed_order.push(path.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// I14: a worker writes with the epoch of its own claim, and only while it has it.
+    fn lease_ends(&mut self, row: &Path, epoch: Option<Epoch>, record: &Record, found: &mut Vec<Violation>) {
+        let held = self.leases.remove(row);
+        if epoch.is_some() && held != epoch {
+            found.push(violated("I14", format!("{} by lease {epoch:?}, {held:?} holds {row}", record.kind)));
+        }
+    }
+}

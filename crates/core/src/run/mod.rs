@@ -73,6 +73,8 @@ pub struct Head {
     pub unknown: Vec<Path>,
     /// Signals that came before anybody waited for them.
     pub mailbox: BTreeMap<String, Vec<Mail>>,
+    /// The approval that was decided last, and by whom: an answer that names no step may be a repetition of that one.
+    pub last_decided: Option<(Path, String)>,
     pub children: u32,
     /// Children that are not waited for.
     pub detached: BTreeMap<Path, Detached>,
@@ -385,6 +387,7 @@ impl Working {
             undo_left: 0,
             unknown: Vec::new(),
             mailbox: BTreeMap::new(),
+            last_decided: None,
             children: 0,
             detached: BTreeMap::new(),
             coded: Coded::default(),

@@ -199,15 +199,6 @@ fn failures_json(group: Option<&Group>) -> String {
     group.and_then(|group| serde_json::to_string(&group.failures).ok()).unwrap_or_else(|| "[]".to_owned())
 }
 
-/// Whether an expression reads the item or its index, so that it must be evaluated for each of them.
-pub(super) fn reads_item(expression: &Expression, def: &StepDef) -> bool {
-    let name = def.for_each.as_ref().map(|each| each.name.as_str());
-    expression
-        .references()
-        .iter()
-        .any(|reference| reference.keys.first().is_some_and(|root| Some(root.as_str()) == name || root == "index"))
-}
-
 /// Every name that the expressions of a step read when it is entered or judged.
 pub(super) fn reads(def: &StepDef) -> impl Iterator<Item = &Reference> {
     use crate::definition::Action;

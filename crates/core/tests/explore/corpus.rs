@@ -19,19 +19,51 @@ pub const DOCUMENTS: &[(&str, &str)] = &[
     ("http", HTTP),
     ("coded", CODED),
     ("finals", FINALS),
+    ("any", ANY),
+    ("beside", BESIDE),
+    ("back", BACK),
+    ("left", LEFT),
+    ("kid", KID),
 ];
 
-pub const INPUT: &str =
-    r#"{"n":3,"ok":true,"items":[{"sku":"a"},{"sku":"b"},{"sku":"c"}],"account":"acme","none":[]}"#;
+pub const INPUT: &str = r#"{"n":3,"ok":true,"items":[{"sku":"a"},{"sku":"b"},{"sku":"c"}],"account":"acme","none":[]}"#;
 
-pub fn definitions() -> Vec<(&'static str, Definition)> {
-    DOCUMENTS
-        .iter()
-        .map(|(name, text)| match Definition::parse(text) {
-            Ok(parsed) => (*name, parsed.definition),
+pub fn definitions() -> Vec<(String, Definition)> {
+    let written = DOCUMENTS.iter().map(|(name, text)| (name.to_string(), text.to_string()));
+    written
+        .chain(bridges())
+        .map(|(name, text)| match Definition::parse(&text) {
+            Ok(parsed) => (name, parsed.definition),
             Err(error) => panic!("{name}: {error:?}"),
         })
         .collect()
+}
+
+/// One wait straight after another, in all combinations: how a run goes from one rest to the next.
+fn bridges() -> impl Iterator<Item = (String, String)> {
+    const FIRST: [(&str, &str); 5] = [
+        ("sleep", "sleep: 30s"),
+        ("signal", "signal: left"),
+        ("approval", "approval: { approvers: [ana] }"),
+        ("child", "child: sequence"),
+        ("work", "task: t.work"),
+    ];
+    const SECOND: [(&str, &str); 7] = [
+        ("sleep", "sleep: 30s"),
+        ("signal", "signal: right"),
+        ("approval", "approval: { approvers: [ana] }"),
+        ("child", "child: sequence"),
+        ("auth", "task: t.drive, connection: drive/acme"),
+        ("error", "task: t.bad, with: \"${{ input.missing.key + 1 }}\""),
+        ("nothing", "task: t.skipped, when: input.n > 100"),
+    ];
+    FIRST.into_iter().flat_map(|(first, step)| {
+        SECOND.into_iter().map(move |(second, next)| {
+            let name = format!("{first}-{second}");
+            let text = format!("workflow: {name}\nsteps:\n  - {{ id: a, {step} }}\n  - {{ id: b, {next} }}\n");
+            (name, text)
+        })
+    })
 }
 
 const SEQUENCE: &str = r#"
@@ -191,4 +223,39 @@ finally:
   - { id: clean, task: t.clean, retry: { max_attempts: 1 } }
   - { id: nap, sleep: 10s }
 output: { done: "${{ steps.work.output.x }}" }
+"#;
+
+const ANY: &str = r#"
+workflow: any
+steps:
+  - { id: one, for_each: input.items, join: any, task: t.one, recovery: { transient: ask } }
+"#;
+
+const BESIDE: &str = r#"
+workflow: beside
+steps:
+  - { id: brief, after: [], task: t.brief, deadline: 5s, at_deadline: warn }
+  - { id: long, after: [], task: t.long, deadline: 2h, retry: { first: 1m } }
+"#;
+
+const BACK: &str = r#"
+workflow: back
+saga: true
+steps:
+  - { id: start, task: t.start, effect: idempotent, compensate: t.unstart }
+  - { id: side, after: [start], task: t.side, effect: external, compensate: t.unside, reconcile: t.find }
+  - { id: check, after: [start], task: t.check, on_result: [ { when: output.again, then: { go_to: start, max_visits: 3 } } ] }
+  - { id: end, after: [side, check], task: t.end }
+"#;
+
+const LEFT: &str = r#"
+workflow: left
+steps: [ { id: kept, child: sequence, on_cancel: leave } ]
+"#;
+
+const KID: &str = r#"
+workflow: kid
+steps:
+  - { id: kid, after: [], child: sequence }
+  - { id: slow, after: [], task: t.slow, retry: { first: 1m } }
 "#;

@@ -106,12 +106,8 @@ impl<'d> Explorer<'d> {
         assert!(broken.is_empty(), "{broken:?}\n{}", self.story());
         let replayed = self.memory.replayed().unwrap_or_else(|broken| panic!("{broken}\n{}", self.story()));
         let bytes = |run: &abide_core::run::Working| {
-            let rows: Vec<Step> = run
-                .steps
-                .values()
-                .flatten()
-                .map(|row| Step { live: None, ..(**row).clone() })
-                .collect();
+            let rows: Vec<Step> =
+                run.steps.values().flatten().map(|row| Step { live: None, ..(**row).clone() }).collect();
             (serde_json::to_string(&run.head).unwrap(), serde_json::to_string(&rows).unwrap())
         };
         assert_eq!(bytes(&replayed), bytes(&self.memory.whole()), "{}", self.story());
@@ -182,13 +178,22 @@ impl<'d> Explorer<'d> {
         let worker = WorkerId::new(format!("w{}", b % 3));
         let window = (b % 2 == 0).then(|| Span::from_secs(u64::from(b % 60) + 5));
         let claim_id = (b % 5 == 0).then(|| format!("claim-{b}"));
-        let ask =
-            Ask::Claim { path: path.clone(), task_id: task_id.clone(), worker: worker.clone(), window, claim_id: claim_id.clone() };
+        let ask = Ask::Claim {
+            path: path.clone(),
+            task_id: task_id.clone(),
+            worker: worker.clone(),
+            window,
+            claim_id: claim_id.clone(),
+        };
         let first = self.ask(Actor::worker(worker.as_str()), ask.clone());
         if let Some(Reply::Leased { epoch, .. }) = first {
             self.holdings.push(Holding { path, task_id, epoch });
             if claim_id.is_some() {
-                assert_eq!(self.ask(Actor::worker(worker.as_str()), ask), first, "a repeated claim gets the same lease");
+                assert_eq!(
+                    self.ask(Actor::worker(worker.as_str()), ask),
+                    first,
+                    "a repeated claim gets the same lease"
+                );
             }
         }
     }
@@ -368,7 +373,8 @@ impl<'d> Explorer<'d> {
     fn reconnect(&mut self, a: u8) {
         let generation = (a % 2 == 0).then(|| {
             for facts in self.around.connections.values_mut() {
-                *facts = ConnectionFacts { generation: facts.generation + 1, reconnected_at: Some(self.now), broken: false };
+                *facts =
+                    ConnectionFacts { generation: facts.generation + 1, reconnected_at: Some(self.now), broken: false };
             }
             self.around.connections.values().map(|facts| facts.generation).max().unwrap_or(0)
         });
@@ -392,11 +398,17 @@ impl<'d> Explorer<'d> {
 
     fn child(&mut self, a: u8, b: u8) {
         let Some((path, run_id)) = Self::pick(&self.children, a) else { return };
-        let state = [RunState::Succeeded, RunState::Failed, RunState::Canceled, RunState::CompletedWithWarnings][b as usize % 4];
+        let state = [RunState::Succeeded, RunState::Failed, RunState::Canceled, RunState::CompletedWithWarnings]
+            [b as usize % 4];
         let outcome = if b % 9 == 0 {
             ChildOutcome::Refused { message: "no such workflow".into() }
         } else {
-            ChildOutcome::Ended { state, output: Some(r#"{"child":1}"#.into()), failure: None, warnings: u64::from(b % 3) }
+            ChildOutcome::Ended {
+                state,
+                output: Some(r#"{"child":1}"#.into()),
+                failure: None,
+                warnings: u64::from(b % 3),
+            }
         };
         self.ask(Actor::system(), Ask::ChildEnded { path, run_id, outcome });
     }
@@ -489,23 +501,35 @@ impl<'d> Explorer<'d> {
             .collect();
         let wait = match b % 12 {
             0 => vec![StepWait { step_id: Path::from("gate"), on: CodedWait::Approval(Box::new(approval(b))) }],
-            1 => vec![StepWait { step_id: Path::from("nap"), on: CodedWait::Sleep { until: self.now + Span::from_secs(9) } }],
+            1 => vec![StepWait {
+                step_id: Path::from("nap"),
+                on: CodedWait::Sleep { until: self.now + Span::from_secs(9) },
+            }],
             2 => vec![StepWait {
                 step_id: Path::from("sig"),
-                on: CodedWait::Signal { names: vec!["left".into()], mode: WaitMode::One, deadline: None, at_deadline: None },
+                on: CodedWait::Signal {
+                    names: vec!["left".into()],
+                    mode: WaitMode::One,
+                    deadline: None,
+                    at_deadline: None,
+                },
             }],
             3 => vec![StepWait {
                 step_id: Path::from("kid"),
                 on: CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() },
             }],
-            4 => vec![StepWait { step_id: Path::from("auth"), on: CodedWait::Auth { tool: "drive".into(), account: None } }],
+            4 => vec![StepWait {
+                step_id: Path::from("auth"),
+                on: CodedWait::Auth { tool: "drive".into(), account: None },
+            }],
             _ => Vec::new(),
         };
         self.ask(Actor::worker(worker.as_str()), Ask::Steps { holding, done, begin, wait });
     }
 
     fn senseless(&mut self, a: u8, b: u8) {
-        let holding = Holding { path: Path::from("nowhere.7"), task_id: TaskId::from("task_x"), epoch: Epoch(u64::from(b)) };
+        let holding =
+            Holding { path: Path::from("nowhere.7"), task_id: TaskId::from("task_x"), epoch: Epoch(u64::from(b)) };
         let ask = match a % 7 {
             0 => Ask::Complete { holding, report: Report::default() },
             1 => Ask::Claim {
@@ -551,8 +575,12 @@ impl<'d> Explorer<'d> {
         }
         self.claim(0, 1);
         for (path, run_id) in self.children.clone() {
-            let outcome =
-                ChildOutcome::Ended { state: RunState::Succeeded, output: Some("{}".into()), failure: None, warnings: 0 };
+            let outcome = ChildOutcome::Ended {
+                state: RunState::Succeeded,
+                output: Some("{}".into()),
+                failure: None,
+                warnings: 0,
+            };
             self.ask(Actor::system(), Ask::ChildEnded { path, run_id, outcome });
         }
         if self.memory.log.len() != commands {
@@ -602,13 +630,23 @@ impl<'d> Explorer<'d> {
                 on: match kind.as_str() {
                     "approval" => CodedWait::Approval(Box::new(approval(0))),
                     "sleep" => CodedWait::Sleep { until: self.now },
-                    "child" => CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() },
+                    "child" => {
+                        CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() }
+                    }
                     "auth" => CodedWait::Auth { tool: "drive".into(), account: None },
-                    _ => CodedWait::Signal { names: vec!["left".into()], mode: WaitMode::One, deadline: None, at_deadline: None },
+                    _ => CodedWait::Signal {
+                        names: vec!["left".into()],
+                        mode: WaitMode::One,
+                        deadline: None,
+                        at_deadline: None,
+                    },
                 },
             })
             .collect();
-        self.ask(Actor::worker(worker.as_str()), Ask::Steps { holding: holding.clone(), done: Vec::new(), begin, wait });
+        self.ask(
+            Actor::worker(worker.as_str()),
+            Ask::Steps { holding: holding.clone(), done: Vec::new(), begin, wait },
+        );
     }
 }
 
@@ -640,4 +678,3 @@ pub fn explore<'d>(definition: &'d Definition, first: Choice, choices: &[Choice]
     explorer.check_log();
     explorer
 }
-

@@ -79,7 +79,7 @@ impl Draft<'_> {
         let Ask::Decide { step_id, by, approve, comment, form, subject_digest, via } = ask else {
             return Ok(Reply::Done);
         };
-        let path = self.which_approval(step_id.as_ref(), by, *approve)?;
+        let path = self.which_approval(step_id.as_ref(), by)?;
         let step = self.must_row(&path)?;
         let open = match &step.block {
             Some(Block { wait: Wait::Approval(wait), until, overdue, .. }) => Some((wait.clone(), *until, *overdue)),
@@ -124,7 +124,7 @@ impl Draft<'_> {
     }
 
     /// The approval that is meant: the one named, or the only one open.
-    fn which_approval(&self, step_id: Option<&Path>, by: &str, approve: bool) -> Decided<Path> {
+    fn which_approval(&self, step_id: Option<&Path>, by: &str) -> Decided<Path> {
         if let Some(path) = step_id {
             return match self.row(path)? {
                 Some(_) => Ok(path.clone()),
@@ -135,24 +135,22 @@ impl Draft<'_> {
             .run
             .open()
             .filter(|step| matches!(step.block.as_ref().map(|block| &block.wait), Some(Wait::Approval(_))));
-        match (open.next(), open.next()) {
-            (Some(only), None) => Ok(only.path.clone()),
-            (Some(first), Some(second)) => {
+        let before =
+            self.run.head.last_decided.as_ref().filter(|(_, decided_by)| decided_by == by).map(|(path, _)| path);
+        match (open.next(), open.next(), before) {
+            (Some(only), None, None) => Ok(only.path.clone()),
+            (Some(only), None, Some(before)) if only.path == *before => Ok(before.clone()),
+            // This may be a repetition of an answer to an earlier approval: it must not decide another one.
+            (Some(only), None, Some(_)) => Err(Rejection::StepIdRequired { open: vec![only.path.clone()] }.into()),
+            (Some(first), Some(second), _) => {
                 let rest = open.map(|step| step.path.clone());
                 let open = [first.path.clone(), second.path.clone()].into_iter().chain(rest).collect();
                 Err(Rejection::StepIdRequired { open }.into())
             }
-            (None, _) => {
-                // Repeating an answer is not an error, even when it was the last thing the run waited for.
-                let known = self.run.steps.values().flatten();
-                let before =
-                    known.filter(|step| step.decisions.iter().any(|d| d.by == by && d.approve == approve)).last();
-                match before {
-                    Some(step) => Ok(step.path.clone()),
-                    None if self.run.is_terminal() => Err(Rejection::RunTerminal(self.state()).into()),
-                    None => Err(Rejection::NotWaiting { what: "an approval", state: self.state() }.into()),
-                }
-            }
+            // Repeating an answer is not an error, even when it was the last thing the run waited for.
+            (None, _, Some(before)) => Ok(before.clone()),
+            (None, _, None) if self.run.is_terminal() => Err(Rejection::RunTerminal(self.state()).into()),
+            (None, _, None) => Err(Rejection::NotWaiting { what: "an approval", state: self.state() }.into()),
         }
     }
 
@@ -209,7 +207,7 @@ impl Draft<'_> {
     }
 
     fn approval_decided(&mut self, path: &Path, wait: &ApprovalWait, decision: &Decision) -> Decided {
-        let output = self.decision_json(path, decision)?;
+        let output = self.decision_json(decision)?;
         if wait.asked_by_task {
             let name = self.numbered(path, "decision");
             let payload = self.store(name, output);
@@ -240,30 +238,28 @@ impl Draft<'_> {
                 }
                 self.fail_step(path, failure, false)
             }
+            OnReject::GoTo(jump) if !self.can_jump(jump) => {
+                let failure = self.too_many_visits(path, jump, 1);
+                self.fail_step(path, failure, false)
+            }
             OnReject::GoTo(jump) => {
                 let index = self.must_row(path)?.place.index.unwrap_or(0);
-                let stored = self.store(path.payload("output"), output);
-                let failure_box = Some(Box::new(failure.clone()));
-                self.tell_of(
-                    path,
-                    Fact::StepCaseHandled { case: 0, output: Some(stored), failure: failure_box, undoable: false },
-                )?;
-                if !self.jump(path, index, jump)? {
-                    self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated: false })?;
-                }
+                let output = Some(self.store(path.payload("output"), output));
+                let failure = Some(Box::new(failure));
+                self.tell_of(path, Fact::StepCaseHandled { case: 0, output, failure, undoable: false })?;
+                self.jump(path, index, jump)?;
                 self.ended(path)
             }
         }
     }
 
-    fn decision_json(&self, path: &Path, decision: &Decision) -> Decided<Json> {
+    fn decision_json(&self, decision: &Decision) -> Decided<Json> {
         let form = match &decision.form {
             Some(form) => self.payload(&form.name)?,
             None => "null",
         };
         let comment = decision.comment.as_deref().map_or_else(|| "null".to_owned(), json_text);
         let word = if decision.approve { "approved" } else { "rejected" };
-        let _ = path;
         Ok(format!(
             "{{\"decision\":\"{word}\",\"by\":{},\"at\":\"{}\",\"comment\":{comment},\"form\":{form}}}",
             json_text(&decision.by),

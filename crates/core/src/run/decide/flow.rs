@@ -2,12 +2,12 @@
 
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{Action, Jump, SleepFor, StepDef};
-use crate::expression::EvalError;
+use crate::expression::{EvalError, Expression};
 use crate::ids::{Handler, Path, PayloadName, TaskId};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Effect, Json};
 use crate::run::event::Fact;
-use crate::run::scope::{Here, reads_item};
+use crate::run::scope::Here;
 use crate::run::step::{Block, Place, Proof, ProofBy, Ref, Resource, Role, Step, Task, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
 
@@ -29,8 +29,8 @@ impl Draft<'_> {
         let path = Path::of_visit(&def.id, visit);
         let place = Place { index: Some(index), parent: None, number: None, role: Role::Plain, visit };
         let opening = Opening { path, place };
-        if let Some(when) = def.when.as_ref().filter(|when| !reads_item(when, def))
-            && !self.holds(&opening, def, when, "when")?
+        if let Some(when) = &def.when
+            && !self.holds(&opening, def, when)?
         {
             return Ok(());
         }
@@ -44,18 +44,12 @@ impl Draft<'_> {
     }
 
     /// Checks `when`; a step whose condition does not hold is skipped, one that cannot be evaluated asks for help.
-    fn holds(
-        &mut self,
-        opening: &Opening,
-        def: &StepDef,
-        when: &crate::expression::Expression,
-        what: &str,
-    ) -> Decided<bool> {
+    fn holds(&mut self, opening: &Opening, def: &StepDef, when: &Expression) -> Decided<bool> {
         let here = Here::at(opening.place.parent.as_ref(), opening.place.number, def);
         match self.test(when, &here)? {
             Ok(true) => Ok(true),
             Ok(false) => {
-                let reason = format!("{what} is false: {}", when.source());
+                let reason = format!("when is false: {}", when.source());
                 let place = Some(opening.place.clone());
                 self.tell_of(&opening.path, Fact::StepSkipped { reason, place })?;
                 self.ended(&opening.path)?;
@@ -89,11 +83,6 @@ impl Draft<'_> {
     /// Opens one instance: an item, a round, or the step itself.
     pub(super) fn open(&mut self, opening: Opening, def: &StepDef) -> Decided {
         let here = Here::at(opening.place.parent.as_ref(), opening.place.number, def);
-        if let Some(when) = def.when.as_ref().filter(|when| reads_item(when, def))
-            && !self.holds(&opening, def, when, "when")?
-        {
-            return Ok(());
-        }
         if let Some(requires) = &def.requires {
             match self.test(requires, &here)? {
                 Ok(true) => {}
@@ -307,14 +296,11 @@ impl Draft<'_> {
     }
 
     /// Goes on at another step: back to an earlier one with new paths, or forward past the ones between.
-    pub(super) fn jump(&mut self, path: &Path, from: usize, jump: Jump) -> Decided<bool> {
+    pub(super) fn jump(&mut self, path: &Path, from: usize, jump: Jump) -> Decided {
         let plan = &self.run.head.plan;
         let steps = self.def.steps();
         let after_target = self.def.from_step_on(jump.step);
-        if let Some(max_visits) = jump.max_visits {
-            if plan[jump.step].visit >= max_visits {
-                return Ok(false);
-            }
+        if jump.max_visits.is_some() {
             let reset: Vec<usize> =
                 (0..steps.len()).filter(|index| after_target[*index] && !steps[*index].finally).collect();
             self.cancel_passed(&reset, path)?;
@@ -332,7 +318,17 @@ impl Draft<'_> {
                 .collect();
             self.tell_of(path, Fact::StepJumped { to: jump.step, reset: Vec::new(), skip })?;
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// A jump back is possible only as often as `max_visits` says.
+    pub(super) fn can_jump(&self, jump: Jump) -> bool {
+        jump.max_visits.is_none_or(|max_visits| self.run.head.plan[jump.step].visit < max_visits)
+    }
+
+    pub(super) fn too_many_visits(&self, path: &Path, jump: Jump, attempt: u32) -> Failure {
+        let message = format!("step {} was visited as often as max_visits allows", self.def.steps()[jump.step].id);
+        self.failure(path, FailureClass::Fatal, message, attempt).coded("max_visits")
     }
 
     /// What is still open behind a jump back is not needed any more.

@@ -88,11 +88,12 @@ impl Draft<'_> {
 
     /// Whether what this worker does is still wanted.
     pub(super) fn should_stop(&self, step: &Step) -> bool {
-        let ending = match self.run.head.phase {
+        match self.run.head.phase {
             Phase::Closing { .. } | Phase::Canceling(_) => !self.is_finally(step),
-            Phase::Forward | Phase::Compensating { .. } | Phase::Ended => false,
-        };
-        ending || step.unneeded
+            Phase::Forward => step.unneeded,
+            // An undo is always wanted.
+            Phase::Compensating { .. } | Phase::Ended => false,
+        }
     }
 
     /// The worker stopped: because it was told to, or because it goes away.

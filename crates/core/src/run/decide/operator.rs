@@ -7,7 +7,7 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply, Resolution};
 use crate::run::event::Fact;
 use crate::run::fold::row_of;
-use crate::run::step::{Block, Proof, ProofBy, Step, Wait};
+use crate::run::step::{Block, ProofBy, Role, Step, Wait};
 
 impl Draft<'_> {
     pub(super) fn resolve(&mut self, step_id: &Path, action: &Resolution, reason: &str) -> Decided<Reply> {
@@ -94,10 +94,7 @@ impl Draft<'_> {
                 let failure = self.failure(path, FailureClass::Fatal, "it is not known whether it happened", 1);
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }
-            _ => {
-                let _ = Proof { by: ProofBy::Operator, at: self.now };
-                self.issue_probe(path)
-            }
+            _ => self.issue_probe(path),
         }
     }
 
@@ -147,7 +144,14 @@ impl Draft<'_> {
 pub fn resolutions(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> {
     let Some(block) = &step.block else { return Vec::new() };
     match phase {
-        Phase::Ended | Phase::Closing { .. } | Phase::Canceling(_) => return Vec::new(),
+        Phase::Ended => return Vec::new(),
+        // What is still blocked while a run ends is a child, which answers for itself, or a `finally` step.
+        Phase::Closing { .. } | Phase::Canceling(_) => {
+            return match block.wait {
+                Wait::Child { .. } => Vec::new(),
+                _ => vec!["retry", "complete", "skip", "fail"],
+            };
+        }
         Phase::Compensating { .. } if step.state == StepState::Compensating => {
             return vec!["retry", "complete", "skip"];
         }
@@ -160,6 +164,8 @@ pub fn resolutions(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> 
         Phase::Forward => {}
     }
     let mut allowed = match &block.wait {
+        // Without its body a coded workflow is nothing: it cannot be skipped, and its input is the run's.
+        _ if step.place.role == Role::Body => vec!["retry", "complete", "fail"],
         Wait::Operator { .. } | Wait::Lost { .. } | Wait::Retry { .. } | Wait::Auth { .. } | Wait::Probe => {
             vec!["retry", "complete", "correct", "skip", "fail"]
         }

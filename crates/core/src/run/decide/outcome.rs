@@ -218,6 +218,10 @@ impl Draft<'_> {
                 });
                 self.retry_later(path, failure, None)?;
             }
+            Then::GoTo(jump) if !self.can_jump(jump) => {
+                let failure = self.too_many_visits(path, jump, attempt);
+                self.fail_step(path, failure, false)?;
+            }
             Then::Complete | Then::Skip | Then::GoTo(_) => {
                 let output = match then {
                     Then::Skip => None,
@@ -225,13 +229,8 @@ impl Draft<'_> {
                 };
                 let failure_box = failure.cloned().map(Box::new);
                 self.tell_of(path, Fact::StepCaseHandled { case, output, failure: failure_box, undoable })?;
-                if let (Then::GoTo(jump), Some(index)) = (then, index)
-                    && !self.jump(path, index, jump)?
-                {
-                    let message =
-                        format!("step {} was visited as often as max_visits allows", self.def.steps()[jump.step].id);
-                    let failure = self.failure(path, FailureClass::Fatal, message, attempt).coded("max_visits");
-                    self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated: false })?;
+                if let (Then::GoTo(jump), Some(index)) = (then, index) {
+                    self.jump(path, index, jump)?;
                 }
                 self.ended(path)?;
             }

@@ -56,11 +56,17 @@ impl Draft<'_> {
         }
         self.tell(Fact::PauseLifted { one_step })?;
         self.handle_due()?;
+        self.offer_withheld(|_| true)?;
+        Ok(Reply::Done)
+    }
+
+    /// Offers again what a hold took back, as far as that may be issued now.
+    pub(super) fn offer_withheld(&mut self, which: impl Fn(&Step) -> bool) -> Decided {
         let body_waits = self.run.open().any(|step| step.place.role == Role::Coded && step.block.is_some());
         let waiting: Vec<Path> = self
             .run
             .open()
-            .filter(|step| is_withheld(step) || is_lost(step))
+            .filter(|step| (is_withheld(step) || is_lost(step)) && which(step))
             .filter(|step| step.place.role != Role::Body || !body_waits || is_lost(step))
             .map(|step| step.path.clone())
             .collect();
@@ -77,11 +83,11 @@ impl Draft<'_> {
         let groups: Vec<Path> = self
             .run
             .open()
-            .filter(|step| crate::run::scope::is_group(step) && !step.state.is_ended())
+            .filter(|step| crate::run::scope::is_group(step) && !step.state.is_ended() && which(step))
             .map(|step| step.path.clone())
             .collect();
         self.groups.extend(groups);
-        Ok(Reply::Done)
+        Ok(())
     }
 }
 

@@ -28,7 +28,14 @@ impl Draft<'_> {
             let output = Json::from(self.payload(&result.name)?);
             return self.complete_step(path, Some(output), ProofBy::Receipt);
         }
-        match def.policy(failure.class) {
+        let policy = match def.policy(failure.class) {
+            // Nobody is asked about a `finally` step: its failure is a warning.
+            Policy::Ask | Policy::Hold if def.finally => Policy::Warn,
+            Policy::Reconcile if def.finally && def.reconcile.is_none() => Policy::Warn,
+            Policy::WaitOnAuth if def.finally && !matches!(self.run.head.phase, Phase::Forward) => Policy::Warn,
+            policy => policy,
+        };
+        match policy {
             Policy::Retry if failure.class == FailureClass::Lost => self.retry_lost(path, failure, &def),
             Policy::Retry => self.retry_later(path, failure, fault.and_then(|fault| fault.retry_after)),
             Policy::Reconcile => self.reconcile(path, failure, &def),
@@ -214,7 +221,7 @@ impl Draft<'_> {
             _ => def.reconcile.clone(),
         };
         let Some(probe) = probe else { return Ok(()) };
-        let here = Here::of(step, &def);
+        let here = Here { failure: step.failure.clone(), ..Here::of(step, &def) };
         let attempt = step.side_attempt + 1;
         let task_path = if undo { path.undo().probe() } else { path.probe() };
         let with = match &probe.with {

@@ -95,7 +95,11 @@ impl Draft<'_> {
         let step = self.must_row(path)?;
         let (def, attempt) = (self.spec(step), step.side_attempt + 1);
         let Some(undo) = &def.compensate else { return Ok(()) };
-        let here = Here::of(step, &def);
+        let output = match &step.output {
+            Some(output) => Some(self.payload(&output.name)?.into()),
+            None => None,
+        };
+        let here = Here { output, ..Here::of(step, &def) };
         let with = match &undo.with {
             Some(with) => self.render(with, &here)?.ok(),
             None => None,

@@ -1,6 +1,6 @@
 //! What comes after every decision: whatever can go on goes on, whatever is over ends, and the state is projected.
 
-use crate::contract::{BodyState, Failure, FailureClass, FailureKind, RunState, StepState};
+use crate::contract::{BodyState, Cause, Failure, FailureClass, FailureKind, RunState, StepState};
 use crate::definition::Body;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
@@ -13,7 +13,7 @@ impl Draft<'_> {
     /// Goes on until nothing moves by itself, then enters the state that this is.
     pub(super) fn settle(&mut self) -> Decided {
         self.watch_history()?;
-        while self.go_on()? {}
+        while self.go_on()? || !self.groups.is_empty() {}
         if matches!(self.run.head.phase, Phase::Ended) { Ok(()) } else { self.project() }
     }
 
@@ -74,8 +74,7 @@ impl Draft<'_> {
             return Ok(false);
         }
         if undo && self.has_something_to_undo() {
-            self.tell(Fact::CompensationStarted { because: Because::Failed(Box::new(failure)) })?;
-            return Ok(true);
+            return self.start_rollback(Because::Failed(Box::new(failure)));
         }
         let unknown_effects = self.unknown_effects();
         self.end(RunState::Failed, Some(Failure { unknown_effects, ..failure }))?;
@@ -86,11 +85,10 @@ impl Draft<'_> {
         if !self.drain()? {
             return Ok(false);
         }
-        // The work may have won the race, either way.
-        if self.run.head.body == Some(BodyState::Running) && self.run.head.finally == Finally::NotYet {
-            if self.failed_step()?.is_none() && self.is_body_done() && self.ended_well() {
-                return self.body_done();
-            }
+        // Work that was under way when the cancel came may have won the race.
+        let running = self.run.head.body == Some(BodyState::Running) && self.run.head.finally == Finally::NotYet;
+        if running && self.cause != Cause::CancelAsked && self.is_body_done() && self.ended_well() {
+            return self.body_done();
         }
         if !self.run_finally()? {
             return Ok(false);
@@ -105,8 +103,7 @@ impl Draft<'_> {
                 Some(failure) => Because::Failed(Box::new(failure)),
                 None => Because::Canceled(cancel),
             };
-            self.tell(Fact::CompensationStarted { because })?;
-            return Ok(true);
+            return self.start_rollback(because);
         }
         for effect in self.unknown_effects() {
             let message = format!("it is not known whether the effect of {effect} happened");
@@ -117,6 +114,13 @@ impl Draft<'_> {
             None => self.end(RunState::Canceled, None)?,
         }
         Ok(false)
+    }
+
+    /// The rollback is a state of its own before anything can hold it up.
+    fn start_rollback(&mut self, because: Because) -> Decided<bool> {
+        self.tell(Fact::CompensationStarted { because })?;
+        self.project()?;
+        Ok(true)
     }
 
     pub(super) fn unknown_effects(&self) -> Vec<String> {
@@ -193,6 +197,11 @@ impl Draft<'_> {
         }
         if self.run.head.finally == Finally::NotYet {
             self.tell(Fact::FinallyStarted)?;
+        }
+        if self.run.head.hold.is_none() && !std::mem::replace(&mut self.finals_offered, true) {
+            let finals: Vec<Path> =
+                self.run.open().filter(|step| self.is_finally(step)).map(|step| step.path.clone()).collect();
+            self.offer_withheld(|step| finals.contains(&step.path))?;
         }
         while self.enter_ready(true)? {}
         let mut last = self.run.head.plan.iter().zip(self.def.steps()).filter(|(_, step)| step.finally);

@@ -1,0 +1,180 @@
+//! Leases: who may write, for how long, and how the late are told.
+
+use abide_core::contract::{RunState::*, StepState};
+use abide_core::ids::Epoch;
+use abide_core::run::command::{Actor, Ask, Command, Holding, Reply, Report};
+use abide_core::time::Span;
+
+use crate::given::*;
+
+#[test]
+fn a_started_run_is_queued_and_offers_its_first_step() {
+    given("workflow: w\nsteps: [ { id: a, task: t.a } ]")
+        .when(started())
+        .then(["run.queued", "workflow.started", "task.issued"])
+        .state(Queued);
+}
+
+#[test]
+fn a_claim_makes_the_run_running_under_a_lease() {
+    steps(&["a"]).when(claimed("a")).then(["task.claimed", "run.running"]).state(Running).check(|run| {
+        let lease = run.row("a").lease().expect("a lease").clone();
+        assert_eq!((lease.owner.as_str(), lease.epoch, lease.window), ("w1", Epoch(1), Span::from_secs(30)));
+    });
+}
+
+#[test]
+fn every_claim_raises_the_epoch() {
+    steps(&["a", "b"]).after([claimed("a"), completed("a"), claimed("b")]).check(|run| {
+        assert_eq!(run.holding("b").epoch, Epoch(2));
+    });
+}
+
+#[test]
+fn only_one_of_two_workers_gets_a_task() {
+    steps(&["a"]).after([claimed("a")]).when(claimed_by("a", "w2")).then_rejected("not-claimable");
+}
+
+#[test]
+fn a_lease_that_the_document_demands_wins() {
+    given("workflow: w\nsteps: [ { id: a, task: t.a, lease: 2m } ]").after([started(), claimed("a")]).check(|run| {
+        assert_eq!(run.row("a").lease().map(|lease| lease.window), Some(Span::from_secs(120)));
+    });
+}
+
+#[test]
+fn a_heartbeat_extends_the_lease_and_writes_no_event() {
+    steps(&["a"])
+        .after([claimed("a"), skipped("20s")])
+        .when(heartbeat("a"))
+        .then([])
+        .after([skipped("20s")])
+        .when(completed("a"))
+        .then(["task.completed", "step.completed", "workflow.completed", "run.succeeded"]);
+}
+
+#[test]
+fn expiry_is_strict_even_before_the_sweep() {
+    steps(&["a"]).after([claimed("a"), skipped("30s")]).when(completed("a")).then_rejected("lease-lost").state(Running);
+}
+
+#[test]
+fn a_lost_lease_shows_as_a_stall_and_as_what_recovery_did() {
+    steps(&["a"])
+        .after([claimed("a")])
+        .when(lost("a"))
+        .then(["task.lost", "step.blocked", "run.stalled", "task.issued", "run.queued"])
+        .state(Queued)
+        .check(|run| assert_eq!((run.row("a").attempt, run.head().attempt), (2, 2)));
+}
+
+#[test]
+fn takeover_names_both_owners() {
+    steps(&["a"]).after([claimed_by("a", "w1"), lost("a"), claimed_by("a", "w2")]).check(|run| {
+        let claim = run.memory.log.iter().rfind(|record| record.kind == "task.claimed").expect("a claim");
+        assert!(
+            claim.payload.get().contains(r#""owner":"w2""#) && claim.payload.get().contains(r#""previous_owner":"w1""#)
+        );
+    });
+}
+
+#[test]
+fn a_zombie_cannot_finish_what_another_worker_has() {
+    let run = steps(&["a"]).after([claimed_by("a", "w1")]);
+    let stale = run.holding("a");
+    let mut run = run.after([lost("a"), claimed_by("a", "w2")]);
+    let ask = Ask::Complete { holding: stale, report: Report::default() };
+    let said = run.ask(Actor::worker("w1"), ask).expect_err("it is stale");
+    assert_eq!(said.to_string(), "lease 1 of a is over: lease 2 holds it; nothing was changed");
+    run.state(Running).step_is("a", StepState::Running);
+}
+
+#[test]
+fn a_heartbeat_after_the_lease_was_lost_is_refused() {
+    steps(&["a"]).after([claimed("a"), lost("a")]).when(heartbeat("a")).then_rejected("lease-lost");
+}
+
+#[test]
+fn the_same_answer_again_is_answered_alike_and_another_one_is_refused() {
+    steps(&["a", "b"])
+        .after([claimed("a"), completed_with("a", "1")])
+        .when(completed_with("a", "1"))
+        .then([])
+        .then_reply(Reply::Replayed)
+        .when(completed_with("a", "2"))
+        .then_rejected("already-completed");
+}
+
+#[test]
+fn a_repeated_claim_gets_the_same_lease() {
+    let mut run = steps(&["a"]);
+    let task_id = run.row("a").task.as_ref().map(|task| task.id.clone()).expect("a task");
+    let claim =
+        Ask::Claim { path: "a".into(), task_id, worker: "w1".into(), window: None, claim_id: Some("c1".into()) };
+    let first = run.ask(Actor::worker("w1"), claim.clone()).expect("it is free");
+    let again = run.ask(Actor::worker("w1"), claim).expect("its answer was lost");
+    assert_eq!(first, again);
+    assert_eq!(run.head().epoch, Epoch(1));
+}
+
+#[test]
+fn time_in_which_no_engine_served_is_not_held_against_a_worker() {
+    let mut run = steps(&["a"]).after([claimed("a"), skipped("10m")]);
+    run.around.serving_since = run.now;
+    run.when(asked(Ask::Wake)).then([]).state(Running).after([skipped("29s")]).when(completed("a")).then([
+        "task.completed",
+        "step.completed",
+        "workflow.completed",
+        "run.succeeded",
+    ]);
+}
+
+#[test]
+fn a_worker_that_goes_away_gives_its_task_back_without_cost() {
+    steps(&["a"])
+        .after([claimed("a")])
+        .when(stopped("a"))
+        .then(["task.canceled", "task.issued", "run.queued"])
+        .check(|run| assert_eq!(run.row("a").attempt, 1));
+}
+
+#[test]
+fn while_another_lease_lives_a_loss_is_no_stall_of_the_run() {
+    given("workflow: w\nsteps: [ { id: a, task: t.a, after: [] }, { id: b, task: t.b, after: [] } ]")
+        .after([started(), claimed_by("a", "w1"), skipped("10s"), claimed_by("b", "w2")])
+        .when(lost("a"))
+        .then(["task.lost", "step.blocked", "task.issued"])
+        .state(Running);
+}
+
+#[test]
+fn a_wake_with_nothing_to_do_writes_nothing() {
+    steps(&["a"]).after([claimed("a")]).when(asked(Ask::Wake)).then([]);
+}
+
+#[test]
+fn a_command_to_a_run_that_does_not_exist_is_refused() {
+    given("workflow: w\nsteps: [ { id: a, task: t.a } ]").when(cancel()).then_rejected("not-found");
+}
+
+#[test]
+fn a_run_starts_once() {
+    steps(&["a"]).when(started()).then_rejected("run-exists");
+}
+
+#[test]
+fn answers_do_not_depend_on_when_they_are_asked_again() {
+    let run = steps(&["a"]);
+    let command = Command::new(Actor::system(), Ask::Wake);
+    let once = abide_core::run::advance(&run.memory.working, &run.definition, &command, &run.around, run.now);
+    let twice = abide_core::run::advance(&run.memory.working, &run.definition, &command, &run.around, run.now);
+    assert_eq!(format!("{once:?}"), format!("{twice:?}"));
+}
+
+#[test]
+fn a_lease_for_a_step_that_never_was_is_lost() {
+    let mut run = steps(&["a"]);
+    let holding = Holding { path: "nowhere".into(), task_id: "task_x".into(), epoch: Epoch(1) };
+    let said = run.ask(Actor::worker("w"), Ask::Heartbeat { holding, progress: None }).expect_err("there is no such");
+    assert_eq!(said.code(), "lease-lost");
+}

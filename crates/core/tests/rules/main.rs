@@ -1,0 +1,13 @@
+//! The rules by behaviour.
+
+mod approvals;
+mod cancel_and_pause;
+mod children;
+mod coded;
+mod flow;
+mod given;
+mod leases;
+mod recovery;
+mod reruns;
+mod sagas;
+mod waits;

@@ -1,0 +1,208 @@
+//! Sagas: completed steps are undone last first, and the end says truly whether all of them were.
+
+use abide_core::contract::{FailureClass, FailureKind, ReasonType, RunState::*, StepState};
+use abide_core::run::command::{Ask, Resolution};
+
+use crate::given::*;
+
+const TRIP: &str = r#"
+workflow: trip
+saga: true
+steps:
+  - { id: flight, task: t.flight, effect: idempotent, compensate: t.cancel_flight }
+  - { id: hotel, task: t.hotel, effect: idempotent, compensate: t.cancel_hotel }
+  - { id: pay, task: t.pay, effect: external, compensate: t.refund, reconcile: t.find_payment }
+"#;
+
+fn booked() -> Given {
+    given(TRIP).after([
+        started(),
+        claimed("flight"),
+        completed("flight"),
+        claimed("hotel"),
+        completed("hotel"),
+        claimed("pay"),
+    ])
+}
+
+fn kind(run: &Given) -> Option<FailureKind> {
+    run.head().failure.as_ref().map(|failure| failure.kind)
+}
+
+#[test]
+fn a_failure_undoes_what_was_done_last_first_and_the_failed_step_not() {
+    booked()
+        .when(failed("pay", FailureClass::Fatal))
+        .then([
+            "task.failed",
+            "step.failed",
+            "workflow.failed",
+            "compensation.started",
+            "run.compensating",
+            "step.compensating",
+            "task.issued",
+        ])
+        .step_is("hotel", StepState::Compensating)
+        .after([claimed("hotel.undo")])
+        .when(completed("hotel.undo"))
+        .then(["task.completed", "step.compensated", "step.compensating", "task.issued"])
+        .after([claimed("flight.undo")])
+        .when(completed("flight.undo"))
+        .then(["task.completed", "step.compensated", "run.failed"])
+        .check(|run| {
+            assert_eq!(kind(run), Some(FailureKind::RolledBack));
+            let cause = run.head().failure.as_ref().and_then(|failure| failure.cause.clone());
+            assert_eq!(cause.map(|cause| cause.step_id), Some(Some("pay".into())));
+            assert!(
+                !run.memory.log.iter().any(|record| record.step_id.as_ref().is_some_and(|p| p.as_str() == "pay.undo"))
+            );
+        })
+        .log_holds();
+}
+
+#[test]
+fn an_undo_gets_the_steps_own_output_and_receipts() {
+    given(TRIP)
+        .after([started(), claimed("flight"), received("flight", None, "fl_1", None)])
+        .after([completed_with("flight", r#"{"seat":"4A"}"#), claimed("hotel"), failed("hotel", FailureClass::Fatal)])
+        .check(|run| {
+            let input = run.row("flight").task.as_ref().map(|task| task.input.name.clone()).expect("an undo");
+            let json = &run.memory.payloads[&input];
+            assert!(json.contains(r#""output":{"seat":"4A"}"#) && json.contains(r#""external_id":"fl_1""#), "{json}");
+        });
+}
+
+#[test]
+fn a_lost_undo_shows_as_stalled_and_goes_on() {
+    booked()
+        .after([failed("pay", FailureClass::Fatal), claimed("hotel.undo")])
+        .when(lost("hotel.undo"))
+        .then(["task.lost", "step.blocked", "run.stalled", "task.issued", "run.compensating"])
+        .after([claimed("hotel.undo"), completed("hotel.undo")])
+        .step_is("hotel", StepState::Compensated);
+}
+
+#[test]
+fn an_undo_that_cannot_go_on_asks_and_given_up_it_is_rollback_incomplete() {
+    booked()
+        .after([failed("pay", FailureClass::Fatal), claimed("hotel.undo")])
+        .when(failed("hotel.undo", FailureClass::Fatal))
+        .then(["task.failed", "step.blocked", "run.waiting_on_operator"])
+        .check(|run| assert_eq!(run.row("hotel").block.as_ref().map(|b| b.reason()), Some(ReasonType::UndoFailed)))
+        .when(resolve("hotel", Resolution::Skip))
+        .then(["operator.resolved", "step.undo_failed", "step.compensating", "task.issued", "run.compensating"])
+        .after([claimed("flight.undo"), completed("flight.undo")])
+        .state(Failed)
+        .check(|run| assert_eq!(kind(run), Some(FailureKind::RollbackIncomplete)));
+}
+
+#[test]
+fn an_operator_may_retry_an_undo_or_say_that_it_is_done() {
+    let asked = booked().after([
+        failed("pay", FailureClass::Fatal),
+        claimed("hotel.undo"),
+        failed("hotel.undo", FailureClass::Fatal),
+    ]);
+    asked
+        .clone()
+        .after([resolve("hotel", Resolution::Retry { new_key: false }), claimed("hotel.undo")])
+        .state(Compensating);
+    asked.after([resolve("hotel", Resolution::Complete { output: None })]).step_is("hotel", StepState::Compensated);
+}
+
+#[test]
+fn an_unknown_step_is_probed_before_the_first_undo_and_undone_if_it_happened() {
+    booked()
+        .after([failed("pay", FailureClass::OutcomeUnknown), claimed("pay.probe")])
+        .after([completed_with("pay.probe", r#"{"found":null}"#)])
+        .state(WaitingOnOperator)
+        .when(resolve("pay", Resolution::Fail))
+        .then([
+            "operator.resolved",
+            "step.failed",
+            "workflow.failed",
+            "compensation.started",
+            "run.compensating",
+            "task.issued",
+        ])
+        .after([claimed("pay.probe")])
+        .when(completed_with("pay.probe", r#"{"found":true}"#))
+        .then(["task.completed", "step.reconciled", "step.completed", "step.compensating", "task.issued"])
+        .step_is("pay", StepState::Compensating);
+}
+
+#[test]
+fn an_unknown_step_that_did_not_happen_is_not_undone() {
+    booked()
+        .after([failed("pay", FailureClass::OutcomeUnknown), claimed("pay.probe"), completed_with("pay.probe", "{}")])
+        .after([
+            resolve("pay", Resolution::Fail),
+            claimed("pay.probe"),
+            completed_with("pay.probe", r#"{"found":false}"#),
+        ])
+        .step_is("pay", StepState::Canceled)
+        .step_is("hotel", StepState::Compensating);
+}
+
+#[test]
+fn a_cancel_undoes_too_and_ends_as_canceled() {
+    given(TRIP)
+        .after([started(), claimed("flight"), completed("flight")])
+        .when(cancel())
+        .then([
+            "cancel.asked",
+            "task.canceled",
+            "step.canceled",
+            "compensation.started",
+            "run.compensating",
+            "step.compensating",
+            "task.issued",
+        ])
+        .after([claimed("flight.undo"), completed("flight.undo")])
+        .state(Canceled);
+}
+
+#[test]
+fn a_cancel_that_shall_not_undo_ends_at_once() {
+    given(TRIP)
+        .after([started(), claimed("flight"), completed("flight")])
+        .after([asked(Ask::Cancel { reason: "no".into(), undo: Some(false), grace: None })])
+        .state(Canceled)
+        .step_is("flight", StepState::Completed);
+}
+
+#[test]
+fn while_it_undoes_a_run_cannot_be_canceled_or_paused() {
+    let undoing = booked().after([failed("pay", FailureClass::Fatal)]);
+    undoing.clone().when(cancel()).then_rejected("compensating");
+    undoing.when(pause()).then_rejected("compensating");
+}
+
+#[test]
+fn an_undo_that_fails_for_a_moment_is_tried_again() {
+    booked()
+        .after([failed("pay", FailureClass::Fatal), claimed("hotel.undo")])
+        .when(failed("hotel.undo", FailureClass::Transient))
+        .then(["task.failed", "step.blocked"])
+        .state(Compensating)
+        .when(passed("2s"))
+        .then(["task.issued"]);
+}
+
+#[test]
+fn every_item_of_a_fan_out_is_undone() {
+    given("workflow: w\nsaga: true\nsteps: [ { id: book, for_each: input.seats, task: t.book, compensate: t.unbook }, { id: pay, task: t.pay } ]")
+        .after([started_with(r#"{"seats":[1,2]}"#), claimed("book.0"), completed("book.0"), claimed("book.1"), completed("book.1")])
+        .after([claimed("pay"), failed("pay", FailureClass::Fatal), claimed("book.1.undo"), completed("book.1.undo")])
+        .after([claimed("book.0.undo"), completed("book.0.undo")])
+        .state(Failed)
+        .check(|run| assert_eq!(kind(run), Some(FailureKind::RolledBack)));
+}
+
+#[test]
+fn without_a_saga_nothing_is_undone() {
+    steps(&["a", "b"])
+        .after([claimed("a"), completed("a"), claimed("b"), failed("b", FailureClass::Fatal)])
+        .state(Failed)
+        .check(|run| assert_eq!(kind(run), Some(FailureKind::StepFailed)));
+}
