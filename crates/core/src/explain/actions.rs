@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Surroundings;
 use super::view::View;
 use super::words::{self, quote};
-use crate::contract::{ReasonType, RunState, StepState};
+use crate::contract::{FailureKind, ReasonType, RunState, StepState};
 use crate::definition::{Action, Definition, Schema};
 use crate::ids::Path;
 use crate::run::step::{ApprovalWait, Block, Step, Wait};
@@ -135,7 +135,8 @@ impl View<'_> {
         let requester = &self.run.head.started.requester;
         let may = |who: &&String| {
             let decided = step.decisions.iter().any(|decision| decision.by == **who);
-            !decided && !(wait.not_requester && *who == requester)
+            let own = wait.not_requester && *who == requester;
+            !decided && !own
         };
         let who: Vec<String> = wait.approvers.iter().filter(may).cloned().collect();
         if expired || (who.is_empty() && !wait.approvers.is_empty()) {
@@ -292,14 +293,11 @@ impl View<'_> {
     /// A run that has ended never changes; a new one can be made from it.
     fn again(&self) -> Vec<NextAction> {
         let mut actions = Vec::new();
-        let failed = match self.state() {
-            RunState::Failed | RunState::Canceled | RunState::CompletedWithWarnings => true,
-            _ => false,
-        };
+        let failed = matches!(self.state(), RunState::Failed | RunState::Canceled | RunState::CompletedWithWarnings);
         if failed {
             actions.push(self.action("retry", "Retry as a new run, from what failed", "/retry", json!({})));
         }
-        if let Some(from_step) = self.from_step() {
+        if let Some(from_step) = self.rerun_from() {
             let title = format!("Rerun as a new run from {from_step}");
             actions.push(self.action("rerun", title, "/rerun", json!({ "from_step": from_step, "version": "same" })));
         }
@@ -307,13 +305,15 @@ impl View<'_> {
     }
 
     /// Where a rerun begins unless somebody says otherwise: at the step that failed, or at the first.
-    fn from_step(&self) -> Option<String> {
+    fn rerun_from(&self) -> Option<String> {
         let steps = self.definition.steps();
         if steps.is_empty() {
             return self.run.head.body.map(|_| "body".to_owned());
         }
-        let failed = self.run.head.failure.as_ref().and_then(|failure| {
-            failure.cause.as_ref().and_then(|cause| cause.step_id.as_ref()).or(failure.step_id.as_ref())
+        // After a rollback the failure that began it says where; the cause of a failed child is the child's own.
+        let failed = self.run.head.failure.as_ref().and_then(|failure| match (failure.kind, &failure.cause) {
+            (FailureKind::RolledBack | FailureKind::RollbackIncomplete, Some(cause)) => cause.step_id.as_ref(),
+            _ => failure.step_id.as_ref(),
         });
         let failed = failed.and_then(|path| self.definition.step(path.as_str().split('.').next()?));
         let first = || steps.iter().find(|step| !step.finally);

@@ -4,9 +4,9 @@
 use serde::Serialize;
 
 use super::ChildFacts;
-use super::summary::say_expected;
+use super::summary::{say_decision, say_expected};
 use super::view::{View, task_path};
-use super::words::{self, QUOTED, instant, quote};
+use super::words::{self, instant};
 use crate::contract::{Failure, ReasonType, RunState};
 use crate::ids::RunId;
 use crate::run::step::{Block, Step, Wait};
@@ -180,7 +180,7 @@ impl View<'_> {
                     [] => "anyone who may approve".to_owned(),
                     approvers => words::one_of(approvers),
                 };
-                let what = format!("{who} decides \"{}\"", quote(&wait.title, QUOTED));
+                let what = say_decision(step, wait);
                 one(LinkKind::Person, &who, what)
             }
             Wait::Signal { names, .. } => {

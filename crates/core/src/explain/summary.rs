@@ -108,7 +108,7 @@ impl View<'_> {
     fn say_approval(&self, step: &Step, block: &Block) -> String {
         let Wait::Approval(wait) = &block.wait else { return block.message.clone() };
         let deadline = self.say_deadline(step, block);
-        format!("Waiting on approval: {} \"{}\"{deadline}.", who_decides(step, wait), quote(&wait.title, QUOTED))
+        format!("Waiting on approval: {}{deadline}.", say_decision(step, wait))
     }
 
     /// ` until …; then …`, or that there is no deadline.
@@ -137,8 +137,9 @@ impl View<'_> {
     }
 
     fn say_tool(&self, step: &Step, block: &Block) -> String {
-        let what = say_expected(step, block);
-        format!("Waiting on tool: {what} is expected{}.", self.say_deadline(step, block))
+        let (what, verb) =
+            (say_expected(step, block), if missing(block).len() > 1 && is_all(block) { "are" } else { "is" });
+        format!("Waiting on tool: {what} {verb} expected{}.", self.say_deadline(step, block))
     }
 
     fn say_child(&self) -> String {
@@ -171,7 +172,7 @@ impl View<'_> {
             },
             ReasonType::CorrectionRequired => format!("correct the input of {path}: {message}"),
             ReasonType::PermissionDenied => format!("{path} is not permitted: {message}; grant it, then retry"),
-            ReasonType::PreconditionFailed => format!("{path} cannot begin: {message}"),
+            ReasonType::PreconditionFailed => format!("the precondition of {path} does not hold: {message}"),
             ReasonType::BodyChanged => words::continued(&message),
             ReasonType::PoisonInput => {
                 format!(
@@ -311,35 +312,46 @@ impl View<'_> {
     }
 }
 
-/// `ana or role:manager decides`, `2 of ana, bo or cy decide (1 has)`.
-fn who_decides(step: &Step, wait: &ApprovalWait) -> String {
+/// `ana or role:manager decides "Ship it?"`, `2 of ana, bo or cy decide "Ship it?" (1 so far)`.
+pub(super) fn say_decision(step: &Step, wait: &ApprovalWait) -> String {
     let who = match wait.approvers.as_slice() {
         [] => "anyone who may approve".to_owned(),
-        approvers => words::one_of(approvers),
+        approvers => quote(&words::one_of(approvers), QUOTED),
     };
-    let given = step.decisions.iter().filter(|decision| decision.approve).count();
+    let (title, given) = (quote(&wait.title, 50), step.decisions.iter().filter(|decision| decision.approve).count());
     match wait.quorum {
-        0 | 1 => format!("{} decides", quote(&who, QUOTED)),
-        quorum => format!("{quorum} of {} decide ({given} so far)", quote(&who, QUOTED)),
+        0 | 1 => format!("{who} decides \"{title}\""),
+        quorum => format!("{quorum} of {who} decide \"{title}\" ({given} so far)"),
     }
 }
 
 /// What a wait expects, without saying until when.
 pub(super) fn say_expected(step: &Step, block: &Block) -> String {
     match &block.wait {
-        Wait::Signal { names, mode, got } => {
-            let missing: Vec<String> = names.iter().filter(|name| !got.contains_key(*name)).cloned().collect();
-            let (word, listed) = match mode {
-                WaitMode::All => (if missing.len() > 1 { "signals" } else { "signal" }, words::all_of(&missing)),
-                WaitMode::One | WaitMode::Any => ("signal", words::one_of(&missing)),
-            };
-            format!("{word} {}", quote(&listed, QUOTED))
+        Wait::Signal { .. } => {
+            let missing = missing(block);
+            match is_all(block) {
+                true if missing.len() > 1 => format!("signals {}", quote(&words::all_of(&missing), QUOTED)),
+                _ => format!("signal {}", quote(&words::one_of(&missing), QUOTED)),
+            }
         }
         Wait::Callback { name } => format!("the answer to {} of {}", quote(name, QUOTED), step.path),
         Wait::Approval(wait) => format!("a decision on \"{}\"", quote(&wait.title, QUOTED)),
         Wait::Child { run_id } => format!("the end of {run_id}"),
         _ => format!("progress of {}", step.path),
     }
+}
+
+/// Signals that have not come.
+fn missing(block: &Block) -> Vec<String> {
+    match &block.wait {
+        Wait::Signal { names, got, .. } => names.iter().filter(|name| !got.contains_key(*name)).cloned().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_all(block: &Block) -> bool {
+    matches!(block.wait, Wait::Signal { mode: WaitMode::All, .. })
 }
 
 fn say_progress(progress: &Progress) -> String {
