@@ -10,6 +10,9 @@ mod stage;
 #[path = "explain/summaries.rs"]
 mod summaries;
 
+#[path = "explain/operators.rs"]
+mod operators;
+
 #[path = "explain/records.rs"]
 mod records;
 

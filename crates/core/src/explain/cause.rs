@@ -200,7 +200,7 @@ impl View<'_> {
             ),
             Wait::Operator { .. } => one(LinkKind::Person, "operator", "an operator decides how it goes on".into()),
             Wait::Child { run_id } => match self.around.children.get(run_id) {
-                Some(child) => child.chain.clone(),
+                Some(child) => chain_of(run_id, child),
                 None => vec![unknown_child(run_id)],
             },
         }

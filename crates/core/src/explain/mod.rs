@@ -34,10 +34,9 @@ pub use summary::summary;
 pub use triage::{Answer, Triage, triage};
 
 use crate::contract::RunState;
-use crate::ids::Path;
-use crate::ids::{Handler, Queue, RunId, WorkerId, WorkflowId};
+use crate::ids::{Handler, Path, Queue, RunId, WorkerId, WorkflowId};
 use crate::run::ConnectionFacts;
-use crate::run::step::{Connection, Ref, Task, TaskKind};
+use crate::run::step::{Connection, Ref, TaskKind};
 use crate::time::{Span, Timestamp};
 
 /// How long after its last claim call a worker counts as listening: the longest call, and time to make the next one.
@@ -111,33 +110,30 @@ pub struct LateFacts {
 }
 
 impl QueueFacts {
-    /// Whether somebody has asked for this task's handler lately.
-    fn is_heard(&self, task: &Task, now: Timestamp) -> bool {
-        self.listeners.iter().any(|listener| listener.offers(task) && now.since(listener.last_poll_at) <= LISTENING)
+    /// Whether somebody has asked for this handler lately.
+    fn is_heard(&self, handler: &Handler, kind: TaskKind, now: Timestamp) -> bool {
+        self.last_poll_at(handler, kind).is_some_and(|at| now.since(at) <= LISTENING)
     }
 
-    /// When this task's handler was last asked for.
-    fn last_poll_at(&self, task: &Task) -> Option<Timestamp> {
-        self.listeners.iter().filter(|listener| listener.offers(task)).map(|listener| listener.last_poll_at).max()
+    /// When this handler was last asked for.
+    fn last_poll_at(&self, handler: &Handler, kind: TaskKind) -> Option<Timestamp> {
+        let offering = self.listeners.iter().filter(|listener| listener.offers(handler, kind));
+        offering.map(|listener| listener.last_poll_at).max()
     }
 
     /// Whether workers offer other revisions of a coded body.
-    fn has_other_revision(&self, task: &Task, now: Timestamp) -> bool {
-        let Some((workflow, _)) = task.handler.as_str().split_once('@').filter(|_| task.kind == TaskKind::Body) else {
-            return false;
-        };
-        self.listeners.iter().filter(|listener| now.since(listener.last_poll_at) <= LISTENING).any(|listener| {
-            let mut names = listener.handlers.iter().flatten();
-            names.any(|name| name.as_str().split_once('@').is_some_and(|(offered, _)| offered == workflow))
-        })
+    fn has_other_revision(&self, workflow: &str, now: Timestamp) -> bool {
+        let listening = self.listeners.iter().filter(|listener| now.since(listener.last_poll_at) <= LISTENING);
+        let mut offered = listening.flat_map(|listener| listener.handlers.iter().flatten());
+        offered.any(|name| name.as_str().split_once('@').is_some_and(|(name, _)| name == workflow))
     }
 }
 
 impl Listener {
-    fn offers(&self, task: &Task) -> bool {
+    fn offers(&self, handler: &Handler, kind: TaskKind) -> bool {
         match &self.handlers {
-            Some(handlers) => handlers.contains(&task.handler),
-            None => task.kind != TaskKind::Body,
+            Some(handlers) => handlers.contains(handler),
+            None => kind != TaskKind::Body,
         }
     }
 }

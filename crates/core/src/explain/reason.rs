@@ -8,7 +8,7 @@ use super::words;
 use crate::contract::{FailureClass, ReasonType, RunState};
 use crate::definition::{AtDeadline, WaitMode};
 use crate::ids::{Digest, Epoch, Handler, Path, Queue, RunId, WorkerId};
-use crate::run::step::{ApprovalWait, Block, Connection, FieldFault, Step, Task, Wait};
+use crate::run::step::{ApprovalWait, Block, Connection, FieldFault, Step, Task, TaskKind, Wait};
 use crate::run::{NEWEST, Phase};
 use crate::time::Timestamp;
 
@@ -185,15 +185,17 @@ impl View<'_> {
     fn is_unheard(&self, task: &Task) -> bool {
         // What the engine executes itself needs no listener.
         let own = task.handler.as_str().starts_with("abide:");
-        !own && self.around.queues.get(&task.queue).is_some_and(|queue| !queue.is_heard(task, self.now))
+        let queue = self.around.queues.get(&task.queue);
+        !own && queue.is_some_and(|queue| !queue.is_heard(&task.handler, task.kind, self.now))
     }
 
     fn why_unheard(&self, step: &Step, task: &Task) -> Reason {
         let queue = self.around.queues.get(&task.queue);
-        let last_poll_at = queue.and_then(|queue| queue.last_poll_at(task));
+        let last_poll_at = queue.and_then(|queue| queue.last_poll_at(&task.handler, task.kind));
         let asked = last_poll_at.map(|at| format!("; last asked for {}", words::ago(self.now, at))).unwrap_or_default();
-        let (kind, message) = match task.handler.as_str().split_once('@') {
-            Some((workflow, revision)) if queue.is_some_and(|queue| queue.has_other_revision(task, self.now)) => (
+        let revision = task.handler.as_str().split_once('@').filter(|_| task.kind == TaskKind::Body);
+        let (kind, message) = match revision {
+            Some((workflow, revision)) if queue.is_some_and(|queue| queue.has_other_revision(workflow, self.now)) => (
                 ReasonType::NoWorkerForRevision,
                 format!("Workers offer {workflow}, but not its revision {revision}{asked}."),
             ),

@@ -168,12 +168,15 @@ impl View<'_> {
                         words::ago(self.now, late.at)
                     )
                 }
+                None if matches!(self.run.head.phase, Phase::Compensating { .. }) => {
+                    format!("nobody knows whether {path} happened; say so before the rest is undone")
+                }
                 None => format!("nobody knows whether {path} happened; mark it done or retry it"),
             },
             ReasonType::CorrectionRequired => format!("correct the input of {path}: {message}"),
             ReasonType::PermissionDenied => format!("{path} is not permitted: {message}; grant it, then retry"),
             ReasonType::PreconditionFailed => format!("the precondition of {path} does not hold: {message}"),
-            ReasonType::BodyChanged => words::continued(&message),
+            ReasonType::BodyChanged => words::continued(&quote(&block.message, 130)),
             ReasonType::PoisonInput => {
                 format!(
                     "{} were lost on the input of {path}; correct or skip it",
@@ -198,7 +201,7 @@ impl View<'_> {
                 let after = code.as_deref().map_or_else(|| class.as_str().replace('_', " "), |code| quote(code, 20));
                 format!("Retry scheduled: attempt {next_attempt} of {}{at} after {after}.", self.attempts(step))
             }
-            _ => format!("Retry scheduled: {} is looked at{at}, to find out whether it happened.", step.path),
+            _ => format!("Retry scheduled: a probe finds out{at} whether {} happened.", step.path),
         }
     }
 

@@ -8,10 +8,10 @@ use super::summary::say_expected;
 use super::view::View;
 use super::words::{self, instant};
 use crate::contract::ReasonType;
-use crate::definition::{Action, Definition};
+use crate::definition::{Action, Body, Definition};
 use crate::ids::{Handler, Queue};
 use crate::run::Working;
-use crate::run::step::{Block, Step, Wait};
+use crate::run::step::{Block, Step, TaskKind, Wait};
 use crate::time::Timestamp;
 
 /// One question and what the record says to it.
@@ -124,20 +124,14 @@ impl View<'_> {
         let (answer, detail) = match retries.iter().find(|(_, block)| block.until.is_none()) {
             Some((step, _)) => (Answer::Yes, format!("{} is to be retried and has no time.", step.path)),
             None if retries.is_empty() => (Answer::No, "No retry is scheduled.".to_owned()),
-            None => (
-                Answer::No,
-                format!(
-                    "{} scheduled, each with its time.",
-                    words::count(retries.len() as u64, "retry").replace("retrys", "retries")
-                ),
-            ),
+            None => (Answer::No, "Every scheduled retry has its time.".to_owned()),
         };
         Triage { question, answer, detail, proof }
     }
 
     fn is_there_no_capacity(&self) -> Triage {
         let question = "Is a queue backed up, or is nobody listening?";
-        let Some((queue, handler, ready)) = self.needed_capacity() else {
+        let Some((queue, handler, kind, ready)) = self.needed_capacity() else {
             let detail = "No step of this run needs a worker now.".to_owned();
             return Triage { question, answer: Answer::No, detail, proof: json!({ "ready_tasks": 0 }) };
         };
@@ -150,12 +144,8 @@ impl View<'_> {
                 proof: json!({ "queue": queue, "handler": handler }),
             };
         };
-        let last = facts
-            .listeners
-            .iter()
-            .filter(|listener| listener.handlers.as_ref().is_none_or(|names| names.contains(&handler)));
-        let last_poll_at = last.map(|listener| listener.last_poll_at).max();
-        let heard = last_poll_at.is_some_and(|at| self.now.since(at) <= super::LISTENING);
+        let last_poll_at = facts.last_poll_at(&handler, kind);
+        let heard = facts.is_heard(&handler, kind, self.now);
         let proof = json!({
             "queue": queue, "handler": handler, "ready_tasks": ready, "depth": facts.depth,
             "oldest_at": facts.oldest_at, "last_poll_at": last_poll_at,
@@ -170,19 +160,25 @@ impl View<'_> {
     }
 
     /// The queue and handler that this run needs: of its ready tasks, or of what would be issued again.
-    fn needed_capacity(&self) -> Option<(Queue, Handler, usize)> {
+    fn needed_capacity(&self) -> Option<(Queue, Handler, TaskKind, usize)> {
         let ready = self.ready();
         if let Some((_, task)) = ready.first() {
-            return Some((task.queue.clone(), task.handler.clone(), ready.len()));
+            return Some((task.queue.clone(), task.handler.clone(), task.kind, ready.len()));
         }
-        let (step, _) = self
-            .blocked()
-            .into_iter()
-            .find(|(_, block)| matches!(block.wait, Wait::Lost { .. } | Wait::Retry { .. }))?;
-        let def = self.declared(step)?;
-        let Action::Task { handler, .. } = &def.action else { return None };
-        let queue = self.run.head.started.queue.clone().unwrap_or_else(|| def.queue.clone());
-        Some((queue, handler.clone(), 0))
+        let again = |(_, block): &(&Step, &Block)| matches!(block.wait, Wait::Lost { .. } | Wait::Retry { .. });
+        let (step, _) = self.blocked().into_iter().find(again)?;
+        let (handler, queue, kind) = match (self.declared(step), &self.definition.body) {
+            (Some(def), _) => match &def.action {
+                Action::Task { handler, .. } => (handler.clone(), &def.queue, TaskKind::Step),
+                _ => return None,
+            },
+            (None, Body::Coded { revision }) => {
+                let handler = Handler::new(format!("{}@{revision}", self.definition.workflow));
+                (handler, &self.definition.defaults.queue, TaskKind::Body)
+            }
+            (None, Body::Steps(_)) => return None,
+        };
+        Some((self.run.head.started.queue.as_ref().unwrap_or(queue).clone(), handler, kind, 0))
     }
 
     fn is_the_input_poison(&self) -> Triage {

@@ -85,8 +85,9 @@ pub fn continued(sentence: &str) -> String {
     }
 }
 
-/// Keeps a sentence to its longest.
+/// Keeps a sentence to its longest. What was cut inside it needs no full stop after it.
 pub fn fit(sentence: String) -> String {
+    let sentence = sentence.replace("….", "…");
     if sentence.chars().count() <= LONGEST {
         return sentence;
     }

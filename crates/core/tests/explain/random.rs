@@ -2,9 +2,13 @@
 //! state carries what it must, every sentence fits, and no byte of a payload shows.
 
 use abide_core::contract::FailureClass;
+use abide_core::definition::EffectKind;
 use abide_core::explain::{At, NextAction, Surroundings, evidence_of, run_at, status, summary};
-use abide_core::ids::{Namespace, RunId};
-use abide_core::run::command::{Actor, Ask, Fault, Reply, Report, Resolution};
+use abide_core::ids::{Handler, Namespace, Path, RunId};
+use abide_core::run::command::{
+    Actor, Ask, CodedWait, Fault, Holding, Reply, Report, Resolution, StepBegin, StepDone, StepWait,
+};
+use abide_core::time::{Span, Timestamp};
 use serde_json::{Value, json};
 
 use crate::corpus;
@@ -36,10 +40,13 @@ fn fill() -> Value {
 #[test]
 fn answers_hold_whatever_a_run_went_through() {
     for (name, document) in corpus::DOCUMENTS {
-        for seed in 0..3 {
+        for seed in 0..8 {
             let mut dice = Dice(seed * 7_919 + name.len() as u64);
             let mut stage = Stage::new(document, input());
             for step in 0..40 {
+                if stage.state().is_terminal() {
+                    break;
+                }
                 let moved = move_somehow(&mut stage, &mut dice);
                 holds(&stage, &format!("{name}, seed {seed}, step {step}, after {moved}"));
             }
@@ -60,6 +67,11 @@ fn move_somehow(stage: &mut Stage, dice: &mut Dice) -> String {
             stage.claim(path.as_str(), &worker);
             format!("claim {path}")
         }
+        4..7 if held.iter().any(|path| path.as_str() == "body") && dice.roll(4) > 0 => {
+            let ask = body_says(stage.held["body"].clone(), dice, stage.now);
+            let taken = stage.ask(Actor::worker("worker"), ask);
+            format!("the body says something ({taken:?})")
+        }
         4..8 if !held.is_empty() => {
             let path = held[dice.roll(held.len())].clone();
             let holding = stage.held.remove(&path).unwrap();
@@ -73,6 +85,9 @@ fn move_somehow(stage: &mut Stage, dice: &mut Dice) -> String {
         }
         8 if !actions.is_empty() && !stage.state().is_terminal() => {
             let action = actions[dice.roll(actions.len())].clone();
+            if action.id.starts_with("cancel") && dice.roll(4) > 0 {
+                return "nothing".into();
+            }
             let (_, ask) = crate::stage::ask_of(&action, &fill());
             let taken = stage.ask(Actor::user("olga"), ask);
             format!("{} {:?} ({taken:?})", action.id, action.step_id)
@@ -89,6 +104,32 @@ fn fault(dice: &mut Dice) -> Fault {
     let class = FailureClass::ALL[dice.roll(FailureClass::ALL.len())];
     let tool = Some(["drive", "mail"][dice.roll(2)].to_owned());
     Fault { class: Some(class), message: "it did not work".into(), tool, ..Fault::default() }
+}
+
+/// A coded body begins, ends or waits for a step.
+fn body_says(holding: Holding, dice: &mut Dice, now: Timestamp) -> Ask {
+    let step_id = Path::new(format!("s{}", dice.roll(3)));
+    let (mut done, mut begin, mut wait) = (Vec::new(), Vec::new(), Vec::new());
+    match dice.roll(6) {
+        0 | 1 => begin.push(StepBegin {
+            step_id,
+            effect: [EffectKind::None, EffectKind::External][dice.roll(2)],
+            reconcile: (dice.roll(2) == 0).then(|| Handler::from("t.find")),
+            compensate: Some(Handler::from("t.undo")),
+            timeout: None,
+            retry: None,
+            input_digest: None,
+        }),
+        2 => done.push(StepDone { step_id, result: Ok(report(dice)) }),
+        3 => done.push(StepDone { step_id, result: Err(fault(dice)) }),
+        4 => wait
+            .push(StepWait { step_id: Path::from("nap"), on: CodedWait::Sleep { until: now + Span::from_secs(60) } }),
+        _ => {
+            let on = CodedWait::Auth { tool: "drive".into(), account: None };
+            wait.push(StepWait { step_id: Path::from("login"), on });
+        }
+    }
+    Ask::Steps { holding, done, begin, wait }
 }
 
 fn report(dice: &mut Dice) -> Report {

@@ -2,27 +2,21 @@
 
 use abide_core::contract::{FailureClass, RunState};
 use abide_core::explain::{LimitFacts, Listener, QueueFacts};
-use abide_core::ids::{Handler, WorkerId};
-use abide_core::run::command::{Ask, BlockOn, Fault, Start};
+use abide_core::ids::{Digest, Handler, WorkerId};
+use abide_core::run::command::{Actor, Ask, BlockOn, Fault, Start};
 use abide_core::run::step::Progress;
 use abide_core::time::Span;
 use serde_json::json;
 
 use crate::stage::Stage;
 
-const CHARGE: &str = "
+pub const CHARGE: &str = "
 workflow: pay
 steps:
   - { id: charge, task: payments.charge }
 ";
 
-const EXTERNAL: &str = "
-workflow: pay
-steps:
-  - { id: charge, task: payments.charge, effect: external }
-";
-
-fn says(stage: &Stage, state: RunState, summary: &str) {
+pub fn says(stage: &Stage, state: RunState, summary: &str) {
     assert_eq!((stage.state(), stage.summary().as_str()), (state, summary));
     assert!(summary.chars().count() <= 160, "{summary}");
 }
@@ -184,6 +178,23 @@ fn waiting_on_tool_names_the_signals_that_are_missing() {
 }
 
 #[test]
+fn waiting_on_tool_names_the_callback() {
+    let mut stage = Stage::new(CHARGE, json!({}));
+    let name = "render.done".to_owned();
+    stage.claim("charge", "worker-3");
+    let holding = stage.held["charge"].clone();
+    let token_hash = Digest::of(b"token");
+    stage.must(Actor::worker("worker-3"), Ask::Callback { holding, name: name.clone(), token_hash, expires_in: None });
+    stage.block("charge", BlockOn::Callback { name, deadline: Some(Span::from_secs(60)) });
+    says(
+        &stage,
+        RunState::WaitingOnTool,
+        "Waiting on tool: the answer to render.done of charge is expected until 2026-01-01T00:01:00Z; then it is overdue.",
+    );
+    assert!(!stage.json().to_string().contains(&token_hash.to_string()), "a token's hash shows");
+}
+
+#[test]
 fn waiting_on_timer_says_when_it_wakes() {
     let stage = Stage::new("{workflow: rest, steps: [{id: cool_off, sleep: 10m}]}", json!({}));
     says(&stage, RunState::WaitingOnTimer, "Waiting on timer: cool_off wakes at 2026-01-01T00:10:00Z.");
@@ -204,6 +215,22 @@ fn retry_scheduled_says_which_attempt_when_and_after_what() {
 }
 
 #[test]
+fn a_pause_before_a_probe_says_what_it_is_for() {
+    let mut stage = Stage::new(
+        "{workflow: pay, steps: [{id: charge, task: t, effect: external, reconcile: t.find, timeout: 10s}]}",
+        json!({}),
+    );
+    stage.claim("charge", "worker-3").later("11s");
+    says(
+        &stage,
+        RunState::RetryScheduled,
+        "Retry scheduled: a probe finds out at 2026-01-01T00:00:30Z whether charge happened.",
+    );
+    stage.later("20s").claim("charge.probe", "worker-4");
+    says(&stage, RunState::Running, "Running charge.probe: leased to worker-4, heartbeat just now.");
+}
+
+#[test]
 fn stalled_says_who_was_lost_and_for_how_long() {
     let mut stage =
         Stage::new("{workflow: pay, steps: [{id: charge, task: payments.charge, recovery: {lost: hold}}]}", json!({}));
@@ -220,45 +247,6 @@ fn stalled_because_nobody_answered_says_what_was_expected() {
         &stage,
         RunState::Stalled,
         "Stalled: signal document.signed was expected by 2026-01-01T01:00:00Z and has not come. Wait again?",
-    );
-}
-
-#[test]
-fn waiting_on_operator_says_what_is_asked() {
-    let mut stage = Stage::new(EXTERNAL, json!({}));
-    stage.claim("charge", "worker-3").later("1m");
-    says(
-        &stage,
-        RunState::WaitingOnOperator,
-        "Waiting on operator: nobody knows whether charge happened; mark it done or retry it.",
-    );
-    let asked = |class, message: &str| {
-        let mut stage = Stage::new(CHARGE, json!({}));
-        stage.claim("charge", "worker-3").fail("charge", class, message);
-        stage.summary()
-    };
-    assert_eq!(
-        asked(FailureClass::Validation, "amount must be positive"),
-        "Waiting on operator: correct the input of charge: amount must be positive."
-    );
-    assert_eq!(
-        asked(FailureClass::Permission, "scope payments:write is missing"),
-        "Waiting on operator: charge is not permitted: scope payments:write is missing; grant it, then retry."
-    );
-    assert_eq!(
-        asked(FailureClass::Conflict, "the order changed"),
-        "Waiting on operator: the precondition of charge does not hold: the order changed."
-    );
-}
-
-#[test]
-fn waiting_on_operator_for_poison_counts_the_workers() {
-    let mut stage = Stage::new(CHARGE, json!({}));
-    stage.claim("charge", "worker-3").later("1m").claim("charge", "worker-4").later("1m");
-    says(
-        &stage,
-        RunState::WaitingOnOperator,
-        "Waiting on operator: 2 workers were lost on the input of charge; correct or skip it.",
     );
 }
 
