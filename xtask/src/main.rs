@@ -1,1 +1,77 @@
-fn main() {}
+//! Writes what derives from the tables: `cargo run -p xtask -- generate`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use abide_core::contract::document;
+
+const USAGE: &str = "\
+usage: cargo run -p xtask -- generate
+
+generate    write the reference pages, the contract, its schema and its diagram into docs/reference";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["generate"] => match generate() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("xtask: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Every generated file: its path in the repository, and what stands in it.
+fn generated() -> Vec<(&'static str, String)> {
+    let pretty = |value| format!("{value:#}\n");
+    vec![
+        ("docs/reference/contract.md", document::reference_markdown()),
+        ("docs/reference/contract.json", pretty(document::contract_json())),
+        ("docs/reference/run.schema.json", pretty(document::json_schema())),
+        ("docs/reference/contract.mmd", document::mermaid()),
+    ]
+}
+
+fn generate() -> std::io::Result<()> {
+    for (path, content) in generated() {
+        let file = repository().join(path);
+        if std::fs::read_to_string(&file).is_ok_and(|written| written == content) {
+            continue;
+        }
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(&file, content)?;
+        println!("wrote {path}");
+    }
+    Ok(())
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_files_are_fresh() {
+        let stale = |(path, content): &(&'static str, String)| {
+            let written = std::fs::read_to_string(repository().join(path)).unwrap_or_default();
+            (written != *content).then_some(*path)
+        };
+        let stale: Vec<&str> = generated().iter().filter_map(stale).collect();
+        assert!(
+            stale.is_empty(),
+            "stale: {}; run `cargo run -p xtask -- generate` and commit what it writes",
+            stale.join(", ")
+        );
+    }
+}

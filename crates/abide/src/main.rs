@@ -1,1 +1,20 @@
-fn main() {}
+//! The program `abide`.
+
+mod cli;
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match cli::Arguments::parse().run() {
+        Ok(exit) => exit.into(),
+        // Whoever read our output has seen enough, as in `abide contract | head`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => cli::Exit::Done.into(),
+        Err(error) => {
+            anstream::eprintln!("abide: {error}");
+            cli::Exit::Failed.into()
+        }
+    }
+}

@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::contract::{FailureClass, RunState, StepState};
 use crate::definition::{Definition, DefinitionError, parse_duration};
 use crate::ids::{Digest, Namespace, Path, RunId, WorkerId};
+use crate::run::Around;
 use crate::run::command::{
     Actor, Ask, BlockOn, ChildOutcome, Command, Effect, Fault, Holding, Json, Outcome, Rejection, Reply, Report,
     Resolution, Start,
@@ -16,7 +18,6 @@ use crate::run::command::{
 use crate::run::event::Record;
 use crate::run::memory::Memory;
 use crate::run::step::{Connection, TaskKind};
-use crate::run::{Around, ConnectionFacts};
 use crate::time::{Span, Timestamp};
 
 /// The instant at which every play begins.
@@ -30,6 +31,7 @@ const MOST_MOVES: usize = 200_000;
 pub struct Script {
     pub input: Option<Value>,
     /// What each handler does, one entry per call; the last is repeated.
+    #[serde(deserialize_with = "stubs")]
     pub handlers: BTreeMap<String, Vec<Stub>>,
     /// What people and tools do when the run waits, in order.
     pub answers: Vec<Said>,
@@ -38,29 +40,24 @@ pub struct Script {
     pub expect: Expect,
 }
 
-/// What a worker does with one task.
+/// What a worker does with one task. A value that is none of these is the output itself.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(rename_all = "snake_case")]
 pub enum Stub {
-    Fail {
-        fail: StubFailure,
-    },
-    Block {
-        block: StubBlock,
-    },
+    Fail(StubFailure),
+    Block(StubBlock),
     /// The worker dies: its lease runs out.
-    Lost {
-        lost: bool,
-    },
-    Break {
-        r#break: Value,
-    },
-    Output {
-        output: Value,
-    },
-    /// Anything else is the output itself.
-    Plain(Value),
+    Lost(Lost),
+    Break(Value),
+    Output(Value),
 }
+
+/// `lost: true`.
+#[derive(Clone, Debug)]
+pub struct Lost;
+
+/// The words by which a stub is told from an output.
+const STUB_WORDS: [&str; 5] = ["fail", "block", "lost", "break", "output"];
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,7 +69,7 @@ pub struct StubFailure {
     #[serde(default)]
     pub code: Option<String>,
     #[serde(default)]
-    pub retry_after: Option<String>,
+    pub retry_after: Option<Lasting>,
     #[serde(default)]
     pub tool: Option<String>,
 }
@@ -83,32 +80,45 @@ pub enum StubBlock {
     Auth { tool: String },
     Signal { name: String },
     Callback { name: String },
-    Timer { after: String },
+    Timer { after: Lasting },
     Operator { reason: String },
 }
 
+/// A duration as workflow documents write it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lasting(pub Span);
+
 /// What somebody does. `after` waits for a virtual time since the start.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Said {
-    #[serde(default)]
-    pub after: Option<String>,
-    #[serde(flatten)]
+    pub after: Option<Span>,
     pub what: SaidWhat,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SaidWhat {
     Approve(Deciding),
     Reject(Deciding),
     Signal { name: String, payload: Option<Value> },
     Callback { step: String, name: String, payload: Option<Value> },
     Reconnect { tool: Option<String> },
-    Resolve { step: String, action: String, output: Option<Value>, input: Option<Value> },
+    Resolve { step: String, action: ResolveAction, output: Option<Value>, input: Option<Value> },
     Cancel { reason: Option<String> },
     Pause {},
     Resume { steps: Option<u32> },
     Retry {},
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResolveAction {
+    Retry,
+    Complete,
+    Correct,
+    Skip,
+    Compensate,
+    Fail,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -142,7 +152,7 @@ pub struct Played {
     /// The run itself first, then its children in the order of their start.
     pub runs: Vec<Memory>,
     pub at: Timestamp,
-    /// What a script said that nobody took, with the last refusal.
+    /// What a script said that nobody took, with the last refusal that says why.
     pub not_taken: Vec<(Said, Option<Rejection>)>,
 }
 
@@ -179,7 +189,7 @@ impl Played {
             unmet.push(format!("the run is {}, not {state}", self.state()));
         }
         if let Some(states) = expect.states.as_ref().filter(|states| **states != self.states()) {
-            unmet.push(format!("the states were {:?}, not {states:?}", self.states()));
+            unmet.push(format!("the states were {}, not {}", listed(&self.states()), listed(states)));
         }
         for (path, state) in &expect.steps {
             match self.run().rows.get(path.as_str()) {
@@ -197,6 +207,10 @@ impl Played {
         }
         unmet
     }
+}
+
+fn listed(states: &[RunState]) -> String {
+    states.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Why a play could not even begin.
@@ -389,23 +403,21 @@ impl World {
             |output: &Value, outcome| Report { output: Some(output.to_string().into()), outcome, ..Report::default() };
         Some(match stub {
             None => Ask::Complete { holding, report: Report::default() },
-            Some(Stub::Plain(output) | Stub::Output { output }) => {
-                Ask::Complete { holding, report: report(&output, Outcome::Ok) }
-            }
-            Some(Stub::Break { r#break: output }) => Ask::Complete { holding, report: report(&output, Outcome::Break) },
-            Some(Stub::Lost { .. }) => return None,
-            Some(Stub::Fail { fail }) => Ask::Fail {
+            Some(Stub::Output(output)) => Ask::Complete { holding, report: report(&output, Outcome::Ok) },
+            Some(Stub::Break(output)) => Ask::Complete { holding, report: report(&output, Outcome::Break) },
+            Some(Stub::Lost(Lost)) => return None,
+            Some(Stub::Fail(fail)) => Ask::Fail {
                 holding,
                 fault: Fault {
                     class: fail.class,
                     message: fail.message,
                     code: fail.code,
-                    retry_after: fail.retry_after.and_then(|text| parse_duration(&text).ok()),
+                    retry_after: fail.retry_after.map(|Lasting(span)| span),
                     tool: fail.tool,
                     ..Fault::default()
                 },
             },
-            Some(Stub::Block { block }) => {
+            Some(Stub::Block(block)) => {
                 let on = match block {
                     StubBlock::Auth { tool } => BlockOn::Auth { tool, account: None },
                     StubBlock::Signal { name } => BlockOn::Signal { name, deadline: None },
@@ -420,9 +432,7 @@ impl World {
                         let _ = self.ask(number, Actor::worker(worker.as_str()), made);
                         BlockOn::Callback { name, deadline: None }
                     }
-                    StubBlock::Timer { after } => {
-                        BlockOn::Timer { until: self.now + parse_duration(&after).unwrap_or(Span::ZERO) }
-                    }
+                    StubBlock::Timer { after: Lasting(after) } => BlockOn::Timer { until: self.now + after },
                     StubBlock::Operator { reason } => BlockOn::Operator { reason, recommended: None },
                 };
                 Ask::Block { holding, on, message: None }
@@ -439,7 +449,7 @@ impl World {
         let (actor, groups, ask) = said.as_ask();
         if let SaidWhat::Reconnect { tool: Some(tool) } = &said.what {
             let connection = Connection { tool: tool.clone(), account: "default".into() };
-            let facts = self.around.connections.entry(connection).or_insert(ConnectionFacts::default());
+            let facts = self.around.connections.entry(connection).or_default();
             facts.generation += 1;
             facts.reconnected_at = Some(self.now);
         }
@@ -452,6 +462,8 @@ impl World {
                     answers.pop_front();
                     return true;
                 }
+                // That the run has ended meanwhile says less than why it did not take the answer before.
+                Err(Rejection::RunTerminal(_)) if refused.is_some() => {}
                 Err(rejection) => *refused = Some(rejection),
             }
         }
@@ -476,7 +488,7 @@ impl World {
 
 impl Said {
     fn due_at(&self) -> Option<Timestamp> {
-        self.after.as_deref().and_then(|after| parse_duration(after).ok()).map(|after| BEGINNING + after)
+        self.after.map(|after| BEGINNING + after)
     }
 
     fn as_ask(&self) -> (Actor, Vec<String>, Ask) {
@@ -516,15 +528,15 @@ impl Said {
                 Ask::Reconnect { tool: tool.clone(), account: None, generation: None },
             ),
             SaidWhat::Resolve { step, action, output, input } => {
-                let action = match action.as_str() {
-                    "complete" => {
+                let action = match action {
+                    ResolveAction::Retry => Resolution::Retry { new_key: false },
+                    ResolveAction::Complete => {
                         Resolution::Complete { output: output.as_ref().map(|output| output.to_string().into()) }
                     }
-                    "correct" => Resolution::Correct { input: json(input) },
-                    "skip" => Resolution::Skip,
-                    "compensate" => Resolution::Compensate,
-                    "fail" => Resolution::Fail,
-                    _ => Resolution::Retry { new_key: false },
+                    ResolveAction::Correct => Resolution::Correct { input: json(input) },
+                    ResolveAction::Skip => Resolution::Skip,
+                    ResolveAction::Compensate => Resolution::Compensate,
+                    ResolveAction::Fail => Resolution::Fail,
                 };
                 let ask =
                     Ask::Resolve { step_id: Path::from(step.as_str()), action, reason: "the script says so".into() };
@@ -541,6 +553,89 @@ impl Said {
                 (Actor::user("tester"), Vec::new(), Ask::Resume { one_step: steps.is_some() })
             }
             SaidWhat::Retry {} => (Actor::user("tester"), Vec::new(), Ask::RetryNow),
+        }
+    }
+}
+
+/// Reads what handlers do. A word such as `fail` that is written wrongly is refused, not taken for an output.
+pub fn stubs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<Stub>>, D::Error> {
+    let written: BTreeMap<String, Vec<Value>> = BTreeMap::deserialize(deserializer)?;
+    let stub =
+        |name: &str, value: Value| match value.as_object().map(|object| object.keys().collect::<Vec<_>>()).as_deref() {
+            Some([word]) if STUB_WORDS.contains(&word.as_str()) => serde_json::from_value(value)
+                .map_err(|fault| D::Error::custom(format!("what handler `{name}` does is not a stub: {fault}"))),
+            _ => Ok(Stub::Output(value)),
+        };
+    written
+        .into_iter()
+        .map(|(name, values)| {
+            let stubs = values.into_iter().map(|value| stub(&name, value)).collect::<Result<_, _>>()?;
+            Ok((name, stubs))
+        })
+        .collect()
+}
+
+impl<'de> Deserialize<'de> for Lost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lost, D::Error> {
+        match bool::deserialize(deserializer)? {
+            true => Ok(Lost),
+            false => Err(D::Error::custom("write `lost: true`, or the output of a worker that lives")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Lasting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lasting, D::Error> {
+        parse_duration(&String::deserialize(deserializer)?).map(Lasting).map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Said, D::Error> {
+        let mut fields: serde_json::Map<String, Value> = serde_json::Map::deserialize(deserializer)?;
+        let after: Option<Lasting> =
+            fields.shift_remove("after").map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
+        let what = serde_json::from_value(Value::Object(fields))
+            .map_err(|fault| D::Error::custom(format!("this is not an answer: {fault}")))?;
+        Ok(Said { after: after.map(|Lasting(span)| span), what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(json: serde_json::Value) -> Result<Script, String> {
+        serde_json::from_value(json).map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn a_stub_is_an_output_unless_its_only_key_is_a_stub_word() {
+        let stubs =
+            serde_json::json!([{ "fail": { "class": "auth" } }, { "lost": true }, { "fail": 1, "more": 2 }, 7, null]);
+        let read = script(serde_json::json!({ "handlers": { "h": stubs } })).expect("a script");
+        assert!(matches!(
+            read.handlers["h"][..],
+            [Stub::Fail(_), Stub::Lost(Lost), Stub::Output(_), Stub::Output(_), Stub::Output(_)]
+        ));
+    }
+
+    #[test]
+    fn a_script_that_is_written_wrongly_is_refused() {
+        for (wrong, said) in [
+            (serde_json::json!({ "handlers": { "h": [{ "fail": { "class": "auht" } }] } }), "unknown variant `auht`"),
+            (serde_json::json!({ "handlers": { "h": [{ "lost": false }] } }), "write `lost: true`"),
+            (serde_json::json!({ "answers": [{ "aprove": { "by": "ana" } }] }), "unknown variant `aprove`"),
+            (serde_json::json!({ "answers": [{ "after": "3", "retry": {} }] }), "has no unit"),
+            (serde_json::json!({ "answers": [{ "afer": "3s", "retry": {} }] }), "this is not an answer"),
+            (
+                serde_json::json!({ "answers": [{ "resolve": { "step": "a", "action": "redo" } }] }),
+                "unknown variant `redo`",
+            ),
+            (serde_json::json!({ "expects": {} }), "unknown field `expects`"),
+        ] {
+            let refusal = script(wrong).expect_err(said);
+            assert!(refusal.contains(said), "{refusal}");
         }
     }
 }

@@ -47,21 +47,39 @@ impl Memory {
         around: &Around,
         now: Timestamp,
     ) -> Result<Advanced, Rejection> {
+        let decided = self.decide(definition, command, around, now);
+        match &decided {
+            Ok(advanced) => self.keep(advanced),
+            Err(_) => self.working.release(),
+        }
+        decided
+    }
+
+    /// The run with everything loaded that this command needs; nothing is kept of what it leads to.
+    pub fn prepared(&mut self, definition: &Definition, command: &Command, around: &Around, now: Timestamp) -> Working {
+        let _ = self.decide(definition, command, around, now);
+        let prepared = self.working.clone();
+        self.working.release();
+        prepared
+    }
+
+    /// Decides, and loads until nothing is missing.
+    fn decide(
+        &mut self,
+        definition: &Definition,
+        command: &Command,
+        around: &Around,
+        now: Timestamp,
+    ) -> Result<Advanced, Rejection> {
         let needs = first_needs(&self.working, definition, &command.ask);
         self.load(&needs);
         for _ in 0..MOST_LOADS {
             match advance(&self.working, definition, command, around, now) {
-                Ok(advanced) => {
-                    self.keep(&advanced);
-                    return Ok(advanced);
-                }
+                Ok(advanced) => return Ok(advanced),
+                Err(Stop::Rejected(rejection)) => return Err(rejection),
                 Err(Stop::Needs(needs)) => {
                     self.second_loads += 1;
                     self.load(&needs);
-                }
-                Err(Stop::Rejected(rejection)) => {
-                    self.working.release();
-                    return Err(rejection);
                 }
             }
         }

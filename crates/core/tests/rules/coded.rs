@@ -1,1 +1,215 @@
-//! coded
+//! Coded workflows: steps match by name, results are handed back, a body that changed is noticed.
+
+use abide_core::contract::{FailureClass, ReasonType, RunState::*, StepState};
+use abide_core::definition::EffectKind;
+use abide_core::ids::Path;
+use abide_core::run::command::*;
+use abide_core::time::Span;
+
+use crate::given::*;
+
+const CODED: &str = "workflow: research\nsaga: true\ncoded: { revision: '3' }";
+
+fn at_work() -> Given {
+    given(CODED).after([started(), claimed("body")])
+}
+
+fn begin(step: &str) -> StepBegin {
+    StepBegin {
+        step_id: Path::from(step),
+        effect: EffectKind::None,
+        reconcile: None,
+        compensate: None,
+        timeout: None,
+        retry: None,
+        input_digest: None,
+    }
+}
+
+fn external(step: &str) -> StepBegin {
+    StepBegin {
+        effect: EffectKind::External,
+        reconcile: Some("t.find".into()),
+        compensate: Some("t.undo".into()),
+        ..begin(step)
+    }
+}
+
+fn done(step: &str, output: &str) -> StepDone {
+    StepDone { step_id: Path::from(step), result: Ok(Report { output: Some(output.into()), ..Report::default() }) }
+}
+
+fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
+    let holding = run.holding("body");
+    run.when(asked(Ask::Steps { holding, done, begin, wait }))
+}
+
+fn next(run: &Given) -> Option<Next> {
+    match run.reply() {
+        Ok(Reply::Body { next, .. }) => Some(*next),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_body_is_offered_under_its_revision() {
+    given(CODED).after([started()]).check(|run| {
+        assert_eq!(run.row("body").task.as_ref().map(|task| task.handler.to_string()), Some("research@3".into()));
+    });
+}
+
+#[test]
+fn one_round_trip_ends_a_step_and_begins_the_next() {
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]).then(["step.entered"]);
+    assert_eq!(next(&run), Some(Next::Continue));
+    let run =
+        said(run, vec![done("search", "1")], vec![begin("write")], vec![]).then(["step.completed", "step.entered"]);
+    said(run, vec![done("write", "2")], vec![], vec![])
+        .output("search", "1")
+        .when(completed_with("body", r#"{"report":1}"#))
+        .then(["task.completed", "step.completed", "workflow.completed", "run.succeeded"])
+        .check(|run| assert_eq!(&*run.memory.payloads["output"], r#"{"report":1}"#));
+}
+
+#[test]
+fn a_new_lease_of_the_body_asks_again_and_gets_the_stored_results() {
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let run = said(run, vec![done("search", "1")], vec![begin("write")], vec![]);
+    let run = run.after([lost("body"), claimed_by("body", "w2")]);
+    let run = said(run, vec![], vec![begin("search")], vec![]).then(["body.recalled"]);
+    assert_eq!(next(&run), Some(Next::Continue));
+    let run = said(run, vec![], vec![begin("write")], vec![]).then(["step.entered"]);
+    said(run, vec![done("write", "2")], vec![], vec![]).after([completed("body")]).state(Succeeded).log_holds();
+}
+
+#[test]
+fn a_body_that_begins_something_new_instead_of_what_it_did_has_changed() {
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let run = said(run, vec![done("search", "1")], vec![], vec![]).after([lost("body"), claimed_by("body", "w2")]);
+    said(run, vec![], vec![begin("browse")], vec![])
+        .then(["task.blocked", "step.blocked", "run.waiting_on_operator"])
+        .check(|run| assert_eq!(run.row("body").block.as_ref().map(|b| b.reason()), Some(ReasonType::BodyChanged)));
+}
+
+#[test]
+fn a_body_that_ends_without_asking_for_what_it_did_has_changed() {
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    said(run, vec![done("search", "1")], vec![], vec![])
+        .after([lost("body"), claimed_by("body", "w2")])
+        .when(completed("body"))
+        .then(["task.blocked", "step.blocked", "run.waiting_on_operator"]);
+}
+
+#[test]
+fn another_input_for_a_stored_step_means_that_the_body_changed() {
+    let with = |digest: &str| StepBegin { input_digest: Some(digest.into()), ..begin("search") };
+    let run = said(at_work(), vec![], vec![with("x")], vec![]);
+    let run = said(run, vec![done("search", "1")], vec![], vec![]).after([lost("body"), claimed_by("body", "w2")]);
+    said(run, vec![], vec![with("y")], vec![]).state(WaitingOnOperator);
+}
+
+#[test]
+fn a_failed_step_tells_the_body_when_to_try_again_and_then_hands_the_failure_back() {
+    let failed = || StepDone {
+        step_id: Path::from("search"),
+        result: Err(Fault { class: Some(FailureClass::Transient), message: "503".into(), ..Fault::default() }),
+    };
+    let retry = Some(abide_core::definition::RetryPolicy { max_attempts: 2, jitter: 0.0, ..Default::default() });
+    let again = || StepBegin { retry, ..begin("search") };
+    let run = said(at_work(), vec![], vec![again()], vec![]);
+    let run = said(run, vec![failed()], vec![], vec![]).then(["step.blocked"]).state(Running);
+    let waits = vec![(Path::from("search"), Span::from_secs(1))];
+    let run = run.then_reply(Reply::Body { next: Next::Continue, waits });
+    let run = said(run, vec![], vec![again()], vec![]).then(["step.entered"]);
+    said(run, vec![failed()], vec![], vec![]).then(["step.failed"]).state(Running).step_is("search", StepState::Failed);
+}
+
+#[test]
+fn an_external_step_that_was_under_way_when_the_body_was_lost_is_probed_first() {
+    let run = said(at_work(), vec![], vec![external("pay")], vec![]).after([lost("body"), claimed_by("body", "w2")]);
+    let run = said(run, vec![], vec![external("pay")], vec![]);
+    assert_eq!(next(&run), Some(Next::Released));
+    run.step_is("pay", StepState::Reconciling)
+        .after([claimed("pay.probe"), completed_with("pay.probe", r#"{"found":true,"output":7}"#)])
+        .output("pay", "7")
+        .step_is("body", StepState::Issued);
+}
+
+#[test]
+fn a_wait_gives_the_lease_back_and_its_end_issues_the_body_again() {
+    let sleep = StepWait { step_id: Path::from("nap"), on: CodedWait::Sleep { until: BEGIN + Span::from_secs(60) } };
+    let run = said(at_work(), vec![], vec![], vec![sleep.clone()]).then([
+        "step.entered",
+        "step.blocked",
+        "task.blocked",
+        "step.reset",
+        "run.waiting_on_timer",
+    ]);
+    assert_eq!(next(&run), Some(Next::Released));
+    let run = run.when(passed("60s")).then(["step.completed", "task.issued", "run.queued"]).after([claimed("body")]);
+    let run = said(run, vec![], vec![], vec![sleep]).then(["body.recalled"]);
+    assert_eq!(next(&run), Some(Next::Continue));
+    run.after([completed("body")]).state(Succeeded);
+}
+
+#[test]
+fn approvals_signals_and_children_of_a_body_are_waits_of_the_run() {
+    let wait = |id: &str, on| vec![StepWait { step_id: Path::from(id), on }];
+    let asked_for = ApprovalAsked {
+        title: "Send?".into(),
+        subject: "{}".into(),
+        approvers: vec!["ana".into()],
+        quorum: 1,
+        not_requester: false,
+        deadline: None,
+        at_deadline: None,
+    };
+    said(at_work(), vec![], vec![], wait("ok", CodedWait::Approval(Box::new(asked_for))))
+        .state(WaitingOnApproval)
+        .when(approved_by("ana"))
+        .then(["approval.given", "step.completed", "task.issued", "run.queued"]);
+    let signal_wait = CodedWait::Signal {
+        names: vec!["go".into()],
+        mode: abide_core::definition::WaitMode::One,
+        deadline: None,
+        at_deadline: None,
+    };
+    said(at_work(), vec![], vec![], wait("go", signal_wait))
+        .state(WaitingOnTool)
+        .after([signal("go", "5")])
+        .output("go", "5");
+    let child = CodedWait::Child { workflow: "sub".into(), version: None, input: "{}".into() };
+    said(at_work(), vec![], vec![], wait("kid", child))
+        .state(WaitingOnChild)
+        .after([child_ended("kid", Succeeded, Some("9"))])
+        .output("kid", "9")
+        .state(Queued);
+}
+
+#[test]
+fn a_failed_body_undoes_its_steps() {
+    let run = said(at_work(), vec![], vec![external("pay")], vec![]);
+    said(run, vec![done("pay", "1")], vec![], vec![])
+        .after([failed("body", FailureClass::Fatal)])
+        .state(Compensating)
+        .after([claimed("pay.undo"), completed("pay.undo")])
+        .state(Failed);
+}
+
+#[test]
+fn two_steps_of_one_request_need_different_names() {
+    said(at_work(), vec![], vec![begin("x"), begin("x")], vec![]).then_rejected("duplicate-step");
+}
+
+#[test]
+fn what_was_not_begun_cannot_be_done() {
+    said(at_work(), vec![done("x", "1")], vec![], vec![]).then_rejected("not-begun");
+}
+
+#[test]
+fn a_held_body_is_released_when_it_wants_to_begin_something() {
+    let run = at_work().after([pause()]);
+    let run = said(run, vec![], vec![begin("search")], vec![]).state(Paused);
+    assert_eq!(next(&run), Some(Next::Released));
+    run.after([resume()]).state(Queued);
+}

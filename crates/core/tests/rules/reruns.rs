@@ -1,1 +1,122 @@
-//! reruns
+//! Reruns: a new run with a link; the old one is never touched, and what would happen is said before.
+
+use abide_core::contract::{FailureClass, RunState::*, StepState};
+use abide_core::definition::Definition;
+use abide_core::run::OriginKind;
+use abide_core::run::command::{Rejection, Resolution, Start};
+use abide_core::run::rerun::{Carried, RerunPlan, Source, origin, plan_rerun};
+use abide_core::run::step::{ProofBy, Step};
+
+use crate::given::*;
+
+const FLOW: &str = r#"
+workflow: w
+steps:
+  - { id: a, task: t.a }
+  - { id: ok, approval: { approvers: [ana] } }
+  - { id: pay, task: t.pay, effect: external }
+  - { id: ship, task: t.ship }
+"#;
+
+fn failed_in_ship() -> Given {
+    given(FLOW)
+        .after([started(), claimed("a"), completed_with("a", "1"), approved_by("ana"), claimed("pay")])
+        .after([received("pay", None, "ch_1", None), completed_with("pay", r#"{"id":"ch_1"}"#)])
+        .after([claimed("ship"), failed("ship", FailureClass::Fatal)])
+        .state(Failed)
+}
+
+fn rows(run: &Given) -> Vec<Step> {
+    run.memory.rows.values().map(|row| (**row).clone()).collect()
+}
+
+fn plan(run: &Given, target: &Definition, from: Option<&str>, new_input: bool) -> Result<RerunPlan, Rejection> {
+    let rows = rows(run);
+    let source = Source { head: run.head(), steps: &rows, definition: &run.definition };
+    plan_rerun(source, target, from, new_input).map(|(plan, _)| plan)
+}
+
+/// Makes the new run that a plan describes.
+fn rerun(run: &Given, from: Option<&str>) -> Given {
+    let rows = rows(run);
+    let source = Source { head: run.head(), steps: &rows, definition: &run.definition };
+    let (_, paths) = plan_rerun(source, &run.definition, from, false).expect("a plan");
+    let mut start = Start::with_input("{}");
+    start.carried = rows
+        .iter()
+        .filter(|row| paths.contains(&row.path))
+        .map(|row| {
+            Carried::of(row, &run.definition, run.memory.output_of(row.path.as_str()).cloned(), &run.head().run_id)
+        })
+        .collect();
+    start.origin = Some(origin(run.head(), OriginKind::Rerun, from));
+    given(FLOW).after([Act::Start(Box::new(start))])
+}
+
+#[test]
+fn a_retry_carries_what_was_completed_and_executes_the_rest() {
+    let run = failed_in_ship();
+    let expected = RerunPlan {
+        carried: vec!["a".into(), "ok".into(), "pay".into()],
+        executed: vec!["ship".into()],
+        receipts_reused: vec!["pay".into()],
+        ..RerunPlan::default()
+    };
+    assert_eq!(plan(&run, &run.definition, None, false), Ok(expected));
+    let again = rerun(&run, None).state(Queued).step_is("pay", StepState::Completed).step_is("ship", StepState::Issued);
+    assert_eq!(again.row("pay").proof.as_ref().map(|proof| proof.by), Some(ProofBy::Carried));
+    let link = again.head().started.origin.clone().expect("a link");
+    assert_eq!((link.run_id, link.seq), (Some(run.head().run_id.clone()), Some(run.head().seq)));
+    again.after([claimed("ship"), completed("ship")]).state(Succeeded).log_holds();
+}
+
+#[test]
+fn a_rerun_from_a_step_says_which_effects_would_happen_again() {
+    let run = failed_in_ship();
+    let plan = plan(&run, &run.definition, Some("ok"), false).expect("a plan");
+    assert_eq!(plan.executed, ["ok", "pay", "ship"]);
+    assert_eq!(plan.effects_repeated, ["pay"]);
+    assert_eq!(plan.approvals_needed, ["ok"]);
+}
+
+#[test]
+fn an_approval_holds_only_for_what_was_approved() {
+    let run = failed_in_ship();
+    let plan = plan(&run, &run.definition, None, true).expect("a plan");
+    assert_eq!(plan.approvals_needed, ["ok"]);
+    assert!(plan.effects_repeated.contains(&"pay".to_owned()), "what comes after it is executed again too");
+}
+
+#[test]
+fn steps_that_another_version_writes_differently_are_listed() {
+    let run = failed_in_ship();
+    let newer = Definition::parse(&FLOW.replace("t.ship", "t.ship_fast")).expect("a workflow").definition;
+    assert_eq!(plan(&run, &newer, None, false).expect("a plan").changed, ["ship"]);
+}
+
+#[test]
+fn a_run_that_is_open_or_a_step_that_is_not_there_cannot_be_rerun() {
+    let open = steps(&["a"]);
+    assert_eq!(plan(&open, &open.definition, None, false).expect_err("open").code(), "run-not-terminal");
+    let run = failed_in_ship();
+    assert_eq!(plan(&run, &run.definition, Some("nowhere"), false).expect_err("unknown").code(), "validation-failed");
+}
+
+#[test]
+fn what_was_undone_is_executed_again() {
+    let saga = "workflow: w\nsaga: true\nsteps: [ { id: a, task: t.a, compensate: t.undo }, { id: b, task: t.b } ]";
+    let run = given(saga)
+        .after([started(), claimed("a"), completed("a"), claimed("b"), failed("b", FailureClass::Fatal)])
+        .after([claimed("a.undo"), completed("a.undo")])
+        .state(Failed);
+    assert_eq!(plan(&run, &run.definition, None, false).expect("a plan").executed, ["a", "b"]);
+}
+
+#[test]
+fn the_old_run_is_never_touched() {
+    let run = failed_in_ship();
+    let before = run.memory.log.len();
+    rerun(&run, Some("pay"));
+    assert_eq!(run.memory.log.len(), before);
+    run.when(resolve("ship", Resolution::Skip)).then_rejected("run-terminal").log_holds();
+}
