@@ -35,7 +35,7 @@ impl View<'_> {
 
     fn of_the_phase(&self) -> Vec<Coming> {
         let head = &self.run.head;
-        let leased = !self.leased().is_empty();
+        let leased = self.must_stop();
         let mut coming = Vec::new();
         let mut add = |what: &str, at| coming.push(Coming { what: what.into(), at });
         match &head.phase {

@@ -231,13 +231,12 @@ impl View<'_> {
 
     fn why_canceling(&self) -> Option<Reason> {
         let Phase::Canceling(cancel) = &self.run.head.phase else { return None };
-        let leased = !self.leased().is_empty();
         Some(Reason {
             kind: ReasonType::CancelGrace,
             step_id: self.at().cloned(),
             message: format!("{} canceled it: {}.", cancel.by, words::quote(&cancel.reason, words::QUOTED)),
             since: self.run.head.since,
-            until: leased.then_some(cancel.grace_until),
+            until: self.must_stop().then_some(cancel.grace_until),
             overdue: false,
             detail: Detail::By { by: cancel.by.clone() },
         })

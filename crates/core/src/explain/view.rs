@@ -31,6 +31,11 @@ impl<'a> View<'a> {
         leased(self.run)
     }
 
+    /// Whether a worker holds a lease that the end of a grace takes away; `finally` steps keep theirs.
+    pub fn must_stop(&self) -> bool {
+        self.leased().iter().any(|(step, _)| self.declared(step).is_none_or(|def| !def.finally))
+    }
+
     /// Rows with a task that anybody may claim, the oldest first.
     pub fn ready(&self) -> Vec<(&'a Step, &'a Task)> {
         ready(self.run)

@@ -114,6 +114,20 @@ fn while_a_run_is_held_sleeps_do_not_end() {
 }
 
 #[test]
+fn the_grace_of_a_cancel_is_told_where_it_takes_a_lease_away() {
+    let document = "{workflow: w, steps: [{id: work, task: t}], finally: [{id: tell, task: t}]}";
+    let cancel = Ask::Cancel { reason: "wrong order".into(), undo: None, grace: None };
+    let graces =
+        |stage: &Stage| stage.explain().will_happen.iter().filter(|coming| coming.what.starts_with("workers")).count();
+    let mut stage = Stage::new(document, json!({}));
+    stage.claim("work", "worker-3").user(cancel.clone());
+    assert_eq!(graces(&stage), 1);
+    let mut stage = Stage::new(document, json!({}));
+    stage.user(cancel).claim("tell", "worker-3");
+    assert_eq!(graces(&stage), 0, "a finally step may go on after the grace");
+}
+
+#[test]
 fn the_cause_of_a_failure_is_a_chain_too() {
     let mut stage = Stage::new("{workflow: pay, steps: [{id: charge, task: t}]}", json!({}));
     stage.claim("charge", "worker-3").fail("charge", FailureClass::Fatal, "card declined");
