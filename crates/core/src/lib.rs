@@ -2,6 +2,7 @@
 
 pub mod contract;
 pub mod definition;
+pub mod explain;
 pub mod expression;
 pub mod ids;
 pub mod play;

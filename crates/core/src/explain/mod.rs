@@ -1,0 +1,139 @@
+//! Answers for people: what a run is doing, why, since when, what comes next and what can be done about it.
+//! Everything here reads; nothing decides. Facts about others come in as [`Surroundings`].
+
+mod actions;
+mod advice;
+mod cause;
+mod evidence;
+mod explanation;
+mod future;
+mod handoff;
+mod past;
+mod reason;
+mod record;
+mod status;
+mod summary;
+mod triage;
+mod view;
+mod words;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use actions::{NextAction, next_actions};
+pub use cause::{Link, LinkKind};
+pub use evidence::evidence_of;
+pub use explanation::{Above, Explanation, Proof, explain};
+pub use future::Coming;
+pub use handoff::{Failed, Handoff, Late, Reached, Recommended, Succeeded, Unknown, handoff};
+pub use past::{At, NotThen, explain_at, record_at, run_at};
+pub use reason::{Detail, Reason};
+pub use record::{Closing, Record, StepProgress, Undo, record};
+pub use status::{Status, status};
+pub use summary::summary;
+pub use triage::{Answer, Triage, triage};
+
+use crate::contract::RunState;
+use crate::ids::{Handler, Path, Queue, RunId, WorkerId, WorkflowId};
+use crate::run::ConnectionFacts;
+use crate::run::step::{Connection, Ref, TaskKind};
+use crate::time::{Span, Timestamp};
+
+/// How long after its last claim call a worker counts as listening: the longest call, and time to make the next one.
+pub const LISTENING: Span = Span::from_secs(90);
+
+/// Facts about others that are read when somebody asks and never stored with the run. What is absent is not known.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Since when an engine has served without a gap; leases get a full window after it.
+    pub serving_since: Timestamp,
+    pub queues: BTreeMap<Queue, QueueFacts>,
+    /// Limits that are used up and keep this run's tasks from being claimed.
+    pub limits_full: Vec<LimitFacts>,
+    pub children: BTreeMap<RunId, ChildFacts>,
+    pub connections: BTreeMap<Connection, ConnectionFacts>,
+    /// First late answers of tasks, by step.
+    pub late: BTreeMap<Path, LateFacts>,
+    pub parent: Option<ParentFacts>,
+    /// The last proof of life of any worker on this run, also when its lease is over.
+    pub last_heartbeat_at: Option<Timestamp>,
+}
+
+/// Who asks a queue for work, and how much waits there.
+#[derive(Clone, Debug, Default)]
+pub struct QueueFacts {
+    pub listeners: Vec<Listener>,
+    pub depth: u64,
+    pub oldest_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Listener {
+    pub worker: WorkerId,
+    /// None: every handler of the queue, except bodies.
+    pub handlers: Option<Vec<Handler>>,
+    pub last_poll_at: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub struct LimitFacts {
+    pub name: String,
+    pub used: u64,
+    pub of: u64,
+}
+
+/// What a child run says of itself.
+#[derive(Clone, Debug)]
+pub struct ChildFacts {
+    pub workflow_id: WorkflowId,
+    pub state: RunState,
+    pub since: Timestamp,
+    pub summary: String,
+    /// Its own way to the root cause, beginning with itself.
+    pub chain: Vec<Link>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ParentFacts {
+    pub state: RunState,
+    pub summary: String,
+}
+
+/// What a worker said after its lease was over.
+#[derive(Clone, Debug)]
+pub struct LateFacts {
+    pub at: Timestamp,
+    pub worker: Option<WorkerId>,
+    pub output: Option<Ref>,
+    /// The bytes, only where the reader may see payloads.
+    pub shown: Option<Arc<str>>,
+}
+
+impl QueueFacts {
+    /// Whether somebody has asked for this handler lately.
+    fn is_heard(&self, handler: &Handler, kind: TaskKind, now: Timestamp) -> bool {
+        self.last_poll_at(handler, kind).is_some_and(|at| now.since(at) <= LISTENING)
+    }
+
+    /// When this handler was last asked for.
+    fn last_poll_at(&self, handler: &Handler, kind: TaskKind) -> Option<Timestamp> {
+        let offering = self.listeners.iter().filter(|listener| listener.offers(handler, kind));
+        offering.map(|listener| listener.last_poll_at).max()
+    }
+
+    /// Whether workers offer other revisions of a coded body.
+    fn has_other_revision(&self, workflow: &str, now: Timestamp) -> bool {
+        let listening = self.listeners.iter().filter(|listener| now.since(listener.last_poll_at) <= LISTENING);
+        let mut offered = listening.flat_map(|listener| listener.handlers.iter().flatten());
+        offered.any(|name| name.as_str().split_once('@').is_some_and(|(name, _)| name == workflow))
+    }
+}
+
+impl Listener {
+    fn offers(&self, handler: &Handler, kind: TaskKind) -> bool {
+        match &self.handlers {
+            Some(handlers) => handlers.contains(handler),
+            None => kind != TaskKind::Body,
+        }
+    }
+}
