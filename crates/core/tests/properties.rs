@@ -62,7 +62,6 @@ fn between_them_the_ways_meet_every_kind_of_refusal() {
         "not-waiting",
         "already-decided",
         "subject-changed",
-        "approval-expired",
         "not-an-approver",
         "self-approval-forbidden",
         "step-id-required",

@@ -89,7 +89,7 @@ fn random_runs_take_exactly_the_rows_of_the_tables() {
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let strategy = (any::<Choice>(), prop::collection::vec(any::<Choice>(), 0..200));
     let mut taken = Taken::default();
-    for n in 0..90_000 {
+    for n in 0..120_000 {
         let (first, choices) = strategy.new_tree(&mut runner).expect("nothing is filtered").current();
         taken.add(&explore(&definitions[n % definitions.len()].1, first, &choices));
     }

@@ -40,7 +40,12 @@ impl View<'_> {
             RunState::Succeeded => format!("Succeeded {}.", self.took()),
             RunState::CompletedWithWarnings => self.say_warned(),
             RunState::Failed => self.say_failed(),
-            RunState::Canceled => format!("Canceled {}.", self.took()),
+            RunState::Canceled => match &self.run.head.canceled {
+                Some(cancel) => {
+                    format!("Canceled by {} {}: {}.", cancel.by, self.took(), cancel.reason.trim_end_matches('.'))
+                }
+                None => format!("Canceled {}.", self.took()),
+            },
         })
     }
 

@@ -122,6 +122,7 @@ fn fold_head(head: &mut Head, fact: &Fact, event: &Event) -> Result<(), Refused>
         }
         Fact::CancelAsked(cancel) => {
             head.phase = Phase::Canceling(cancel.clone());
+            head.canceled = Some(cancel.clone());
             head.hold = None;
         }
         Fact::CompensationStarted { because } => {
@@ -487,6 +488,7 @@ fn count(run: &mut Working, step: &Step, was: StepState, event: &Event) {
     match &event.fact {
         Fact::TaskClaimed { epoch, .. } => {
             head.epoch = *epoch;
+            head.started_at = head.started_at.or(Some(event.at));
             if step.place.role == Role::Body {
                 head.coded.epoch = *epoch;
                 head.coded.asked = 0;

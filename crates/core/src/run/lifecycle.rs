@@ -2,8 +2,8 @@
 
 use super::event::Carries;
 use super::step::{Role, Step, Wait};
-use super::{Phase, Working};
-use crate::contract::{RunState, StepState};
+use super::{Finally, Phase, Working};
+use crate::contract::{BodyState, RunState, StepState};
 use crate::time::Timestamp;
 
 /// A state with what it must carry: a running run without a lease cannot be written down.
@@ -139,8 +139,12 @@ pub fn wake_at(run: &Working, serving_since: Timestamp) -> Option<Timestamp> {
         Phase::Ended => return None,
         Phase::Forward => {
             let start = head.started.start_at.filter(|_| head.body.is_none() && !held);
-            [start, head.started.deadline_at].into_iter().flatten().min()
+            // With the body done only the `finally` steps are left, and the run has kept its deadline.
+            let deadline = head.started.deadline_at.filter(|_| head.body.is_none_or(|body| body == BodyState::Running));
+            [start, deadline].into_iter().flatten().min()
         }
+        // `finally` steps begin when everything else has ended; the grace is not for them.
+        Phase::Closing { .. } | Phase::Canceling(_) if head.finally != Finally::NotYet => None,
         Phase::Closing { grace_until, .. } => run.open().any(Step::is_leased).then_some(*grace_until),
         Phase::Canceling(cancel) => run.open().any(Step::is_leased).then_some(cancel.grace_until),
         Phase::Compensating { .. } => None,

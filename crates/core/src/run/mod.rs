@@ -56,6 +56,8 @@ pub struct Head {
     pub phase: Phase,
     pub body: Option<BodyState>,
     pub hold: Option<Hold>,
+    /// Who asked for a cancel, and why; it stays known when the run has ended.
+    pub canceled: Option<Cancel>,
     pub finally: Finally,
     pub started: Started,
     pub started_at: Option<Timestamp>,
@@ -354,6 +356,7 @@ impl Working {
             phase: Phase::Forward,
             body: None,
             hold: None,
+            canceled: None,
             finally: Finally::NotYet,
             started: Started {
                 workflow_id: WorkflowId::from(""),

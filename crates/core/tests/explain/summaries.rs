@@ -311,7 +311,7 @@ fn the_end_says_how_it_ended() {
 
     let mut stage = Stage::new(CHARGE, json!({}));
     stage.later("90s").user(Ask::Cancel { reason: "wrong order".into(), undo: None, grace: None });
-    says(&stage, RunState::Canceled, "Canceled after 1m.");
+    says(&stage, RunState::Canceled, "Canceled by olga after 1m: wrong order.");
 
     let mut stage =
         Stage::new("{workflow: pay, steps: [{id: charge, task: payments.charge, on_failure: warn}]}", json!({}));

@@ -23,7 +23,7 @@ pub const DOCUMENTS: &[(&str, &str)] = &[
     ("beside", BESIDE),
     ("back", BACK),
     ("left", LEFT),
-    ("kid", KID),
+    ("reject", REJECT),
 ];
 
 pub const INPUT: &str = r#"{"n":3,"ok":true,"items":[{"sku":"a"},{"sku":"b"},{"sku":"c"}],"account":"acme","none":[]}"#;
@@ -32,6 +32,7 @@ pub fn definitions() -> Vec<(String, Definition)> {
     let written = DOCUMENTS.iter().map(|(name, text)| (name.to_string(), text.to_string()));
     written
         .chain(bridges())
+        .chain(beside_a_back_off())
         .map(|(name, text)| match Definition::parse(&text) {
             Ok(parsed) => (name, parsed.definition),
             Err(error) => panic!("{name}: {error:?}"),
@@ -39,15 +40,25 @@ pub fn definitions() -> Vec<(String, Definition)> {
         .collect()
 }
 
+const FIRST: [(&str, &str); 5] = [
+    ("sleep", "sleep: 30s"),
+    ("signal", "signal: left"),
+    ("approval", "approval: { approvers: [ana] }"),
+    ("child", "child: sequence"),
+    ("work", "task: t.work, retry: { first: 1m }"),
+];
+
+/// Each wait beside a step that backs off for long: what is left when the wait is over.
+fn beside_a_back_off() -> impl Iterator<Item = (String, String)> {
+    FIRST.into_iter().map(|(first, step)| {
+        let slow = "{ id: b, after: [], task: t.slow, retry: { first: 1m } }";
+        let text = format!("workflow: beside-{first}\nsteps: [ {{ id: a, after: [], {step} }}, {slow} ]\n");
+        (format!("beside-{first}"), text)
+    })
+}
+
 /// One wait straight after another, in all combinations: how a run goes from one rest to the next.
 fn bridges() -> impl Iterator<Item = (String, String)> {
-    const FIRST: [(&str, &str); 5] = [
-        ("sleep", "sleep: 30s"),
-        ("signal", "signal: left"),
-        ("approval", "approval: { approvers: [ana] }"),
-        ("child", "child: sequence"),
-        ("work", "task: t.work"),
-    ];
     const SECOND: [(&str, &str); 7] = [
         ("sleep", "sleep: 30s"),
         ("signal", "signal: right"),
@@ -253,9 +264,9 @@ workflow: left
 steps: [ { id: kept, child: sequence, on_cancel: leave } ]
 "#;
 
-const KID: &str = r#"
-workflow: kid
+const REJECT: &str = r#"
+workflow: reject
 steps:
-  - { id: kid, after: [], child: sequence }
-  - { id: slow, after: [], task: t.slow, retry: { first: 1m } }
+  - { id: work, task: t.work }
+  - { id: ok, approval: { approvers: [ana], on_reject: { go_to: work, max_visits: 3 } } }
 "#;

@@ -330,6 +330,9 @@ impl Draft<'_> {
             return self.block_on_auth(path, Connection { tool, account }, &failure.message, TaskKind::Reconcile);
         }
         if again && step.side_attempt < policy.max_attempts {
+            if failure.class == FailureClass::Lost {
+                return self.issue_probe(path);
+            }
             let pause = fault.retry_after.unwrap_or_else(|| back_off(&policy, step.side_attempt, self.jitter()));
             let until = self.now + pause;
             let message = format!("{} The probe is tried again at {until}.", sentence(&failure.message));

@@ -9,6 +9,7 @@ use crate::run::command::Reply;
 use crate::run::event::Fact;
 use crate::run::lifecycle::{block_ends_at, due_at, timeout_at};
 use crate::run::step::{Block, ProofBy, Role, TaskKind, Wait};
+use crate::time::Timestamp;
 
 use super::flow::Opening;
 
@@ -39,21 +40,26 @@ impl Draft<'_> {
         Ok(Reply::Done)
     }
 
-    /// Handles every row whose instant has come, the earliest first.
+    /// Handles every row whose instant has come, the earliest first, until nothing that can act is due: a row whose lease
+    /// was lost may have passed its deadline as well.
     pub(super) fn handle_due(&mut self) -> Decided {
-        let (held, forward) = (self.run.head.is_held(), matches!(self.run.head.phase, Phase::Forward));
-        let since = self.around.serving_since;
-        let mut due: Vec<_> = self
-            .run
-            .open()
-            .filter_map(|step| Some((due_at(step, held, forward, since)?, step.path.clone())))
-            .filter(|(at, _)| *at <= self.now)
-            .collect();
-        due.sort();
-        for (_, path) in due {
-            self.handle_due_row(&path, held)?;
+        loop {
+            let (held, before) = (self.run.head.is_held(), self.run.head.seq);
+            for (_, path) in self.due_rows(held) {
+                self.handle_due_row(&path, held)?;
+            }
+            if self.run.head.seq == before {
+                return Ok(());
+            }
         }
-        Ok(())
+    }
+
+    fn due_rows(&self, held: bool) -> Vec<(Timestamp, Path)> {
+        let (forward, since) = (matches!(self.run.head.phase, Phase::Forward), self.around.serving_since);
+        let due = self.run.open().filter_map(|step| Some((due_at(step, held, forward, since)?, step.path.clone())));
+        let mut due: Vec<_> = due.filter(|(at, _)| *at <= self.now).collect();
+        due.sort();
+        due
     }
 
     fn handle_due_row(&mut self, path: &Path, held: bool) -> Decided {
@@ -122,8 +128,7 @@ impl Draft<'_> {
             return self.undo_lost(path, lost);
         }
         if probing {
-            let fault = crate::run::command::Fault { retry_after: Some(crate::time::Span::ZERO), ..Default::default() };
-            return self.probe_failed(path, Failure { class: FailureClass::Lost, ..lost }, &fault);
+            return self.probe_failed(path, Failure { class: FailureClass::Lost, ..lost }, &Default::default());
         }
         if external && self.spec(self.must_row(path)?).policy(FailureClass::Lost) == crate::contract::Policy::Hold {
             return Ok(());
@@ -198,12 +203,12 @@ impl Draft<'_> {
     fn block_ended(&mut self, path: &Path) -> Decided {
         let step = self.must_row(path)?;
         let Some(block) = step.block.clone() else { return Ok(()) };
-        let (attempt, undoing) = (step.attempt, step.state == StepState::Compensating);
+        let undoing = step.state == StepState::Compensating;
         match block.wait {
             Wait::Retry { .. } if undoing => self.issue_undo(path),
             Wait::Retry { next_attempt, .. } => self.issue_again(path, next_attempt, None),
             Wait::Probe => self.issue_probe(path),
-            Wait::Timer => self.timer_ended(path, attempt),
+            Wait::Timer => self.timer_ended(path),
             Wait::Approval(_) | Wait::Signal { .. } | Wait::Callback { .. } | Wait::Child { .. } => {
                 self.wait_is_over(path)
             }
@@ -211,7 +216,7 @@ impl Draft<'_> {
         }
     }
 
-    fn timer_ended(&mut self, path: &Path, attempt: u32) -> Decided {
+    fn timer_ended(&mut self, path: &Path) -> Decided {
         let step = self.must_row(path)?;
         let def = self.spec(step);
         let own = matches!(def.action, Action::Sleep(_)) || step.place.role == Role::Coded;
@@ -219,15 +224,12 @@ impl Draft<'_> {
             return self.complete_step(path, None, ProofBy::Engine);
         }
         if step.attempt == 0 {
-            // The pause before a round: it begins now.
+            // The pause before a round is over: it begins now, or when the hold lets it.
             let opening = Opening { path: path.clone(), place: step.place.clone() };
-            if !self.may_issue(self.is_finally(step), Some(step)) {
-                return Ok(());
-            }
+            let may_issue = self.may_issue(self.is_finally(step), Some(step));
             self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false })?;
-            return self.open(opening, &def);
+            return if may_issue { self.open(opening, &def) } else { Ok(()) };
         }
-        let _ = attempt;
         self.deliver(path, "timer", None, None, None)
     }
 }
