@@ -475,8 +475,10 @@ fn count_created(run: &mut Working, step: &Step) {
         group.open += 1;
         group.next = step.place.number.unwrap_or(0) + 1;
     }
+    // The one step that may pass a hold is a whole body, not a step inside it.
     if let Some(hold) = &mut run.head.hold
         && hold.one_step == OneStep::Allowed
+        && step.place.role != Role::Coded
     {
         hold.one_step = OneStep::UnderWay(step.path.clone());
     }
