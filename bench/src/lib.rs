@@ -146,7 +146,7 @@ impl Bench {
         let command = Command::new(Actor::worker("w"), ask);
         let working = self.memory.prepared(&self.definition, &command, &around(), NOW);
         // What the preparation freed is tidied up by the allocator now, not while the command is measured.
-        drop(black_box(vec![0u8; 1 << 20]));
+        drop(black_box(vec![0u8; 100 << 10]));
         Moment { definition: self.definition, working, command, around: around() }
     }
 }

@@ -174,7 +174,7 @@ table! {
         }
         Paused {
             Queued: MOVED | CANCEL,
-            Running: OPERATOR,
+            Running: TIME | OPERATOR,
             WaitingOnTool: MOVED,
             WaitingOnAuth: MOVED,
             WaitingOnApproval: MOVED,
@@ -225,14 +225,17 @@ table! {
             Issued: ANY,
             Running: ANY,
             Waiting: ANY,
+            RetryScheduled: ANY,
             Completed: ANY,
             Failed: ANY,
             Skipped: ANY,
+            CaseHandled: ANY,
             Canceled: ANY,
         }
         Issued {
             Pending: PAUSE,
             Running: CLAIM,
+            Completed: ANY,
             Failed: ANY,
             Canceled: ANY,
         }
@@ -251,6 +254,7 @@ table! {
         Waiting {
             Pending: ANY,
             Issued: ANY,
+            RetryScheduled: ANY,
             Reconciling: ANY,
             Stalled: TIME,
             Completed: ANY,
@@ -267,6 +271,7 @@ table! {
             Completed: ANY,
             Failed: ANY,
             Skipped: ANY,
+            CaseHandled: ANY,
             Canceled: ANY,
         }
         Reconciling {
@@ -277,16 +282,19 @@ table! {
             Completed: ANY,
             Failed: ANY,
             Skipped: ANY,
+            CaseHandled: ANY,
             Canceled: ANY,
         }
         Stalled {
             Pending: ANY,
             Issued: ANY,
             Waiting: ANY,
+            RetryScheduled: ANY,
             Reconciling: ANY,
             Completed: ANY,
             Failed: ANY,
             Skipped: ANY,
+            CaseHandled: ANY,
             Canceled: ANY,
         }
         Completed {

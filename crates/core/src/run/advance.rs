@@ -72,6 +72,11 @@ pub fn advance(
     around: &Around,
     now: Timestamp,
 ) -> Result<Advanced, Stop> {
+    let head = &run.head;
+    let fits = head.started.definition_hash == def.hash && head.plan.len() == def.steps().len();
+    if head.state.is_some() && !fits {
+        return Err(Rejection::Bug("the run was started with another definition".into()).into());
+    }
     let mut draft = Draft {
         // Along a run's log time never goes back, whatever a clock does.
         now: now.max(run.head.updated_at),

@@ -197,6 +197,9 @@ facts! {
         new_key: bool,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         granted: bool,
+        /// The attempt that comes next, when this return costs one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
     } = "step.reset" in Step,
     /// What a probe found, and what was concluded.
     StepReconciled { verdict: String, why: String } = "step.reconciled" in Step,
@@ -211,6 +214,8 @@ facts! {
     StepCarried {
         place: Place,
         state: StepState,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Ref>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<Ref>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

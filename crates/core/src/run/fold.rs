@@ -70,7 +70,7 @@ pub(super) fn row_of(path: &Path) -> Path {
 fn enter(head: &mut Head, entered: &Entered, event: &Event) -> Result<(), Refused> {
     let from = head.state;
     lookup(from, entered.state, event.cause)?;
-    if let Some(started) = &entered.started {
+    if let Some(started) = entered.started.as_ref().filter(|started| started.steps <= limits::STEPS) {
         head.started = (**started).clone();
         head.plan = vec![Brief { state: StepState::Pending, visit: 1, tolerated: false }; started.steps];
         head.attempt = 1;
@@ -294,7 +294,11 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.resources.extend(resources.iter().cloned());
         }
         Fact::TaskFailed { failure, .. } => {
-            end_task(step, TaskState::Failed, event)?;
+            let kind = end_task(step, TaskState::Failed, event)?;
+            if matches!(kind, TaskKind::Reconcile | TaskKind::Compensate) {
+                // A probe or an undo says nothing about the attempt itself.
+                return Ok(());
+            }
             if failure.class != FailureClass::OutcomeUnknown {
                 step.effects.iter_mut().filter(|effect| effect.receipt.is_none()).for_each(|effect| effect.void = true);
             }
@@ -317,8 +321,9 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
         Fact::StepEntered { place, group, coded, deadline_at } => {
             step.group_of = group.clone();
             step.deadline_at = *deadline_at;
+            step.place.role = place.role;
             if coded.is_some() {
-                step.attempt += 1;
+                step.attempt = coded_attempt(step);
                 step.block = None;
                 step.coded = coded.clone();
             }
@@ -327,6 +332,11 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             }
         }
         Fact::StepBlocked { block, failure } => {
+            let reopened = step.block.as_ref().is_some_and(|before| matches!(before.wait, Wait::Approval(_)));
+            if matches!(block.wait, Wait::Approval(_)) && !reopened {
+                // Another approval than the one that was decided: old answers do not count for it.
+                step.decisions.clear();
+            }
             if step.state != StepState::Compensating {
                 move_step(step, block.step_state(), event)?;
             }
@@ -361,7 +371,8 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.failure = failure.as_deref().cloned();
         }
         Fact::StepCanceled { .. } => end_step(step, StepState::Canceled, event)?,
-        Fact::StepReset { input, new_key, granted } => {
+        Fact::StepReset { input, new_key, granted, attempt } => {
+            step.attempt = attempt.unwrap_or(step.attempt);
             step.task = None;
             step.block = None;
             step.group += u32::from(*new_key);
@@ -397,8 +408,9 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             end_step(step, StepState::UndoFailed, event)?;
             step.failure = Some((**failure).clone());
         }
-        Fact::StepCarried { state, output, resources, receipt, decisions, coded, .. } => {
+        Fact::StepCarried { state, input, output, resources, receipt, decisions, coded, .. } => {
             end_step(step, *state, event)?;
+            step.input = input.clone();
             step.output = output.clone();
             step.resources = resources.clone();
             step.receipt = receipt.clone();
@@ -432,14 +444,14 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
         }
         Fact::CallbackMade(callback) => {
             step.callbacks.retain(|known| known.name != callback.name);
-            step.callbacks.push(callback.clone());
+            push_bounded(&mut step.callbacks, callback.clone());
         }
         Fact::CallbackAnswered { token_hash, payload } => {
             if let Some(callback) = step.callbacks.iter_mut().find(|known| known.token_hash == *token_hash) {
                 callback.answer = Some(payload.clone());
             }
         }
-        Fact::AnswerDelivered(answer) => step.answers.push(answer.clone()),
+        Fact::AnswerDelivered(answer) => push_bounded(&mut step.answers, answer.clone()),
         Fact::SignalTaken { name, payload, .. } => {
             if let Some(Wait::Signal { got, .. }) = step.block.as_mut().map(|block| &mut block.wait) {
                 got.insert(name.clone(), payload.clone());
@@ -465,6 +477,23 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
         _ => {}
     }
     Ok(())
+}
+
+/// What the next beginning of a coded step counts as: a failure or a lost body costs an attempt, a wait does not.
+fn coded_attempt(step: &Step) -> u32 {
+    match (step.state, step.block.as_ref().map(|block| &block.wait)) {
+        (_, Some(Wait::Retry { next_attempt, .. })) => *next_attempt,
+        (StepState::Running, _) => step.attempt + 1,
+        _ => step.attempt.max(1),
+    }
+}
+
+/// Lists in a row keep their newest entries: a task may wait again and again.
+fn push_bounded<T>(list: &mut Vec<T>, entry: T) {
+    if list.len() == limits::LISTED_ANSWERS {
+        list.remove(0);
+    }
+    list.push(entry);
 }
 
 fn count_created(run: &mut Working, step: &Step) {

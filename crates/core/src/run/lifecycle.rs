@@ -155,12 +155,8 @@ pub fn wake_at(run: &Working, serving_since: Timestamp) -> Option<Timestamp> {
 
 /// When this row wants to be looked at.
 pub(super) fn due_at(step: &Step, held: bool, forward: bool, serving_since: Timestamp) -> Option<Timestamp> {
-    let deadline = step.deadline_at.filter(|_| forward && !step.state.is_ended() && !is_overdue(step));
+    let deadline = step.deadline_at.filter(|_| forward && !step.state.is_ended());
     [deadline, lease_ends_at(step, serving_since), block_ends_at(step, held)].into_iter().flatten().min()
-}
-
-fn is_overdue(step: &Step) -> bool {
-    step.block.as_ref().is_some_and(|block| block.overdue)
 }
 
 /// When the lease or the attempt's timeout is over.

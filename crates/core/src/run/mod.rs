@@ -337,6 +337,9 @@ pub mod limits {
     /// Items of a list are stored in pieces of this many, so that issuing one reads one piece.
     pub const ITEMS_PER_PIECE: usize = 32;
     pub const LISTED_FAILURES: usize = 100;
+    pub const LISTED_ANSWERS: usize = 100;
+    /// Steps that one document can declare.
+    pub const STEPS: usize = 1_000;
 }
 
 impl Working {

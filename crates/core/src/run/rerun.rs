@@ -7,7 +7,7 @@ use super::step::{CodedStep, Decision, FieldFault, Receipt, Resource, Role, Step
 use super::{Head, Origin, OriginKind};
 use crate::contract::StepState;
 use crate::definition::{Action, Definition, EffectKind, StepDef};
-use crate::ids::{Path, RunId};
+use crate::ids::{Epoch, Path, RunId};
 
 /// A checkpoint that a new run takes over.
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ pub struct Carried {
     pub number: Option<u32>,
     pub role: Role,
     pub state: StepState,
+    pub input: Option<Json>,
     pub output: Option<Json>,
     pub resources: Vec<Resource>,
     pub receipt: Option<Receipt>,
@@ -82,13 +83,11 @@ pub fn plan_rerun(
     for (index, step) in target.steps().iter().enumerate() {
         describe(source, step, carried[index], &mut plan);
     }
-    let paths = source
-        .steps
-        .iter()
-        .filter(|row| is_newest(source, row) && row_is_carried(target, row, &carried))
-        .map(|row| row.path.clone())
-        .collect();
-    Ok((plan, paths))
+    let mut rows: Vec<&Step> =
+        source.steps.iter().filter(|row| is_newest(source, row) && row_is_carried(target, row, &carried)).collect();
+    // In the order in which they were completed: what is undone later is undone last first.
+    rows.sort_by_key(|row| (row.ended_at, &row.path));
+    Ok((plan, rows.into_iter().map(|row| row.path.clone()).collect()))
 }
 
 /// Where a new run comes from.
@@ -98,7 +97,13 @@ pub fn origin(source: &Head, kind: OriginKind, from_step: Option<&str>) -> Origi
 
 impl Carried {
     /// A row of the old run as a checkpoint of the new one; paths begin anew with the first visit.
-    pub fn of(row: &Step, definition: &Definition, output: Option<Json>, from: &RunId) -> Carried {
+    /// `input` and `output` are the payloads that the row names.
+    pub fn of(
+        row: &Step,
+        definition: &Definition,
+        (input, output): (Option<Json>, Option<Json>),
+        from: &RunId,
+    ) -> Carried {
         let step = row.place.index.and_then(|index| definition.steps().get(index)).map(|step| step.id.clone());
         let id = step.clone().unwrap_or_else(|| row.path.to_string());
         let member = row.place.parent.as_ref().and(row.place.number);
@@ -114,11 +119,17 @@ impl Carried {
             number: row.place.number,
             role: row.place.role,
             state: row.state,
+            input,
             output,
             resources: row.resources.clone(),
-            receipt: row.receipt.clone(),
+            // What the receipt's result said is in the output; its payload belongs to the old run.
+            receipt: row.receipt.clone().map(|receipt| Receipt { result: None, ..receipt }),
             decisions: row.decisions.clone(),
-            coded: row.coded.clone(),
+            // The new body has asked for nothing yet.
+            coded: row
+                .coded
+                .clone()
+                .map(|coded| Box::new(CodedStep { epoch: Epoch::default(), asked: Epoch::default(), ..*coded })),
             from: from.clone(),
         }
     }
@@ -143,7 +154,7 @@ fn carried_steps(source: Source<'_>, target: &Definition, again: &[bool], new_in
                 && !step.finally
                 && is_checkpointed(source, step)
                 && !needs_new_approval(source, step, new_input)
-                && step.after.iter().all(|before| carried[*before]);
+                && step.after.iter().all(|before| carried[*before] || was_tolerated(source, &steps[*before]));
             more |= fits;
             carried[index] |= fits;
         }
@@ -151,6 +162,11 @@ fn carried_steps(source: Source<'_>, target: &Definition, again: &[bool], new_in
             return carried;
         }
     }
+}
+
+/// A failure that the run tolerated did not keep what comes after it from being done.
+fn was_tolerated(source: Source<'_>, step: &StepDef) -> bool {
+    newest(source, &step.id).is_some_and(|row| row.state == StepState::Failed && row.tolerated)
 }
 
 fn is_checkpointed(source: Source<'_>, step: &StepDef) -> bool {
@@ -165,7 +181,11 @@ fn needs_new_approval(source: Source<'_>, step: &StepDef, new_input: bool) -> bo
 
 fn is_changed(source: Source<'_>, step: &StepDef) -> bool {
     match source.definition.step(&step.id) {
-        Some((_, before)) => format!("{before:?}") != format!("{step:?}"),
+        Some((_, before)) => {
+            // Where a step stands in the document is not what it does.
+            let alone = |step: &StepDef| StepDef { after: Vec::new(), before: Vec::new(), ..step.clone() };
+            format!("{:?}", alone(before)) != format!("{:?}", alone(step))
+        }
         None => true,
     }
 }
@@ -203,7 +223,10 @@ fn describe(source: Source<'_>, step: &StepDef, carried: bool, plan: &mut RerunP
         return;
     }
     plan.executed.push(step.id.clone());
-    let happened = before.is_some_and(|row| row.state == StepState::Completed || row.receipt.is_some());
+    let happened = before.is_some_and(|row| {
+        let done = matches!(row.state, StepState::Completed | StepState::Compensated | StepState::UndoFailed);
+        done || row.receipt.is_some() || source.head.unknown.contains(&row.path)
+    });
     if happened && step.effect != EffectKind::None {
         plan.effects_repeated.push(step.id.clone());
     }

@@ -436,6 +436,9 @@ pub struct CodedStep {
     pub input_digest: Option<String>,
     /// `step`, or the kind of wait: asking for the same id with another kind means that the body changed.
     pub kind: String,
+    /// What happens when its wait is overdue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_deadline: Option<AtDeadline>,
     /// The body's lease under which it was last begun.
     pub epoch: Epoch,
     /// The body's lease under which its stored result was last asked for.

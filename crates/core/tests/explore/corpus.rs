@@ -24,6 +24,10 @@ pub const DOCUMENTS: &[(&str, &str)] = &[
     ("back", BACK),
     ("left", LEFT),
     ("reject", REJECT),
+    ("overrides", OVERRIDES),
+    ("cased", CASED),
+    ("stuck", STUCK),
+    ("stuck too", STUCK),
 ];
 
 pub const INPUT: &str = r#"{"n":3,"ok":true,"items":[{"sku":"a"},{"sku":"b"},{"sku":"c"}],"account":"acme","none":[]}"#;
@@ -269,4 +273,27 @@ workflow: reject
 steps:
   - { id: work, task: t.work }
   - { id: ok, approval: { approvers: [ana], on_reject: { go_to: work, max_visits: 3 } } }
+"#;
+
+const OVERRIDES: &str = r#"
+workflow: overrides
+steps:
+  - { id: kid, after: [], child: sequence, recovery: { fatal: retry }, retry: { max_attempts: 3 } }
+  - { id: bad, after: [], task: t.bad, with: "${{ input.missing.key + 1 }}", recovery: { validation: retry }, retry: { max_attempts: 2 }, on_failure: warn }
+  - { id: unknown, after: [], task: t.unknown, effect: external, recovery: { outcome_unknown: retry }, on_failure: warn }
+"#;
+
+const CASED: &str = r#"
+workflow: cased
+steps:
+  - { id: lost, after: [], task: t.lost, deadline: 2m, retry: { first: 5m, max: 5m }, on_result: [ { when: 'failure.class == "lost"', then: skip }, { when: 'failure.code == "deadline"', then: complete } ] }
+  - { id: probed, after: [], task: t.probed, effect: external, reconcile: t.find, timeout: 10s, deadline: 15s, on_result: [ { when: 'failure.code == "deadline"', then: complete } ] }
+  - { id: broken, after: [], task: t.broken, with: "${{ input.missing.key + 1 }}", on_result: [ { when: 'failure.class == "validation"', then: skip } ] }
+"#;
+
+const STUCK: &str = r#"
+workflow: stuck
+steps:
+  - { id: a, task: t.a, retry: { first: 1d, max: 1d, max_attempts: 50 } }
+  - { id: b, task: t.b, connection: drive/acme }
 "#;

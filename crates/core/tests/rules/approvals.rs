@@ -202,3 +202,25 @@ fn after_its_deadline_an_approval_is_expired_even_before_the_sweep() {
 fn an_approval_when_nobody_waits_is_refused() {
     steps(&["a"]).when(approved_by("ana")).then_rejected("not-waiting");
 }
+
+#[test]
+fn a_second_approval_of_the_same_task_is_decided_anew() {
+    use abide_core::run::command::{ApprovalAsked, BlockOn};
+    let ask = |subject: &str| {
+        let asked = ApprovalAsked {
+            title: "Send?".into(),
+            subject: subject.into(),
+            approvers: vec!["ana".into(), "bob".into()],
+            quorum: 2,
+            not_requester: false,
+            deadline: None,
+            at_deadline: None,
+        };
+        blocked("a", BlockOn::Approval(Box::new(asked)))
+    };
+    steps(&["a"])
+        .after([claimed("a"), ask("1"), approved_by("ana"), approved_by("bob"), claimed("a"), ask("2")])
+        .when(approved("a", "ana"))
+        .then(["approval.given"])
+        .then_reply(Reply::Recorded);
+}

@@ -213,3 +213,24 @@ fn a_held_body_is_released_when_it_wants_to_begin_something() {
     assert_eq!(next(&run), Some(Next::Released));
     run.after([resume()]).state(Queued);
 }
+
+#[test]
+fn a_rerun_of_a_body_asks_again_for_what_was_carried() {
+    use abide_core::run::rerun::{Carried, Source, plan_rerun};
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let run =
+        said(run, vec![done("search", "1")], vec![], vec![]).after([failed("body", FailureClass::Fatal)]).state(Failed);
+    let rows: Vec<_> = run.memory.rows.values().map(|row| (**row).clone()).collect();
+    let source = Source { head: run.head(), steps: &rows, definition: &run.definition };
+    let (plan, paths) = plan_rerun(source, &run.definition, None, false).expect("a plan");
+    assert_eq!(plan.carried, ["search"]);
+    let mut start = Start::with_input("{}");
+    start.carried = rows
+        .iter()
+        .filter(|row| paths.contains(&row.path))
+        .map(|row| Carried::of(row, &run.definition, (None, Some("1".into())), &run.head().run_id))
+        .collect();
+    let again = given(CODED).after([Act::Start(Box::new(start)), claimed("body")]);
+    let again = said(again, vec![], vec![begin("search")], vec![]).then(["body.recalled"]);
+    said(again, vec![], vec![begin("write")], vec![]).then(["step.entered"]);
+}

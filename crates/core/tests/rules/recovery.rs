@@ -319,3 +319,58 @@ fn a_named_effect_has_one_key_and_its_receipt_is_given_back() {
     let Ok(Reply::Effect { key: again, receipt: Some(receipt) }) = run.reply().cloned() else { panic!("a receipt") };
     assert_eq!((first, receipt.external_id.as_deref()), (again, Some("m1")));
 }
+
+#[test]
+fn what_is_past_its_deadline_cannot_be_retried_by_a_case() {
+    let case = "on_result: [ { when: 'failure.class != \"validation\"', then: retry } ]";
+    given(&format!(
+        "workflow: w\nsteps: [ {{ id: a, task: t.a, deadline: 1m, retry: {{ first: 2m, max: 2m }}, {case} }} ]"
+    ))
+    .after([started(), claimed("a"), failed("a", FailureClass::Transient)])
+    .state(RetryScheduled)
+    .after([passed("1m")])
+    .state(Failed);
+}
+
+#[test]
+fn a_receipt_with_a_result_wins_over_every_failure_and_over_a_cancel() {
+    let receipt = || received("pay", None, "ch_1", Some(r#"{"id":1}"#));
+    let at_work = || given(NO_PROBE).after([started(), claimed("pay"), receipt()]);
+    at_work().after([failed("pay", FailureClass::Transient)]).state(Succeeded);
+    at_work().after([stopped("pay")]).state(Succeeded);
+    at_work().after([cancel(), stopped("pay")]).state(Succeeded).step_is("pay", StepState::Completed);
+    at_work().after([cancel(), passed("30s")]).step_is("pay", StepState::Completed);
+}
+
+#[test]
+fn retries_of_a_child_are_counted_and_end() {
+    let child = || child_ended("c", Failed, None);
+    given("workflow: w\nsteps: [ { id: c, child: x, with: { n: 1 }, retry: { max_attempts: 2 }, recovery: { fatal: retry } } ]")
+        .after([started(), child(), passed("1s"), child()])
+        .state(Failed)
+        .check(|run| assert_eq!(run.row("c").attempt, 2));
+}
+
+#[test]
+fn a_probe_is_not_issued_in_a_pause() {
+    given(EXTERNAL)
+        .after([started(), claimed("pay"), pause(), failed("pay", FailureClass::OutcomeUnknown)])
+        .state(Paused)
+        .check(|run| assert!(run.row("pay").task.is_none()))
+        .after([resume()])
+        .step_is("pay", StepState::Reconciling)
+        .state(Queued);
+}
+
+#[test]
+fn a_loop_whose_list_cannot_be_read_is_opened_again_as_a_loop() {
+    given("workflow: w\nsteps: [ { id: e, for_each: input.items, task: t.e } ]")
+        .after([started_with(r#"{"items":7}"#)])
+        .state(WaitingOnOperator)
+        .when(resolve("e", Resolution::Correct { input: "[]".into() }))
+        .then_rejected("cannot-resolve")
+        .after([resolve("e", Resolution::Retry { new_key: false })])
+        .state(WaitingOnOperator)
+        .after([resolve("e", Resolution::Skip)])
+        .state(Succeeded);
+}

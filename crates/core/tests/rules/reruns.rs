@@ -46,7 +46,10 @@ fn rerun(run: &Given, from: Option<&str>) -> Given {
         .iter()
         .filter(|row| paths.contains(&row.path))
         .map(|row| {
-            Carried::of(row, &run.definition, run.memory.output_of(row.path.as_str()).cloned(), &run.head().run_id)
+            let payload = |reference: &Option<abide_core::run::step::Ref>| {
+                reference.as_ref().and_then(|reference| run.memory.payloads.get(&reference.name).cloned())
+            };
+            Carried::of(row, &run.definition, (payload(&row.input), payload(&row.output)), &run.head().run_id)
         })
         .collect();
     start.origin = Some(origin(run.head(), OriginKind::Rerun, from));

@@ -206,3 +206,19 @@ fn without_a_saga_nothing_is_undone() {
         .state(Failed)
         .check(|run| assert_eq!(kind(run), Some(FailureKind::StepFailed)));
 }
+
+#[test]
+fn an_undo_has_a_ledger_of_its_own() {
+    use abide_core::run::command::Reply;
+    given(TRIP)
+        .after([
+            started(),
+            claimed("flight"),
+            received("flight", None, "fl_1", None),
+            completed("flight"),
+            claimed("hotel"),
+        ])
+        .after([failed("hotel", FailureClass::Fatal), claimed("flight.undo")])
+        .when(Act::Effect("flight.undo", None, None, None))
+        .check(|run| assert!(matches!(run.reply(), Ok(Reply::Effect { receipt: None, .. })), "{:?}", run.reply()));
+}

@@ -89,7 +89,9 @@ impl Draft<'_> {
         if let Some(before) = step.decisions.iter().find(|decision| decision.by == *by) {
             let altered = subject_digest.is_some_and(|digest| digest != before.subject_digest);
             let current = open.as_ref().map_or(before.subject_digest, |(wait, ..)| wait.subject.digest);
-            if same(&before) && !altered && before.subject_digest == current {
+            let form_digest = form.as_ref().map(|form| crate::ids::Digest::of(form.as_bytes()));
+            let alike = before.form.as_ref().map(|form| form.digest) == form_digest && before.comment == *comment;
+            if same(&before) && alike && !altered && before.subject_digest == current {
                 return Ok(Reply::Replayed);
             }
             return Err(decided(&path, before));
@@ -328,10 +330,6 @@ impl Draft<'_> {
         let def = self.spec(self.must_row(path)?);
         if !tolerated && self.take_case(path, &def, None, Some(&failure))? {
             return Ok(());
-        }
-        if let Some(child) = self.must_row(path)?.child.clone().filter(|child| child.ended.is_none()) {
-            let reason = "its parent's wait expired".to_owned();
-            self.effects.push(crate::run::command::Effect::CancelChild { run_id: child.run_id, reason });
         }
         self.fail_step(path, failure, tolerated)
     }

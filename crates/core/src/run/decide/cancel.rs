@@ -41,6 +41,9 @@ impl Draft<'_> {
             let unknown = self.is_external(&path)?;
             let reason = "the grace to stop is over".to_owned();
             self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.clone() })?;
+            if self.complete_from_receipt(&path)? {
+                continue;
+            }
             self.tell_of(&path, Fact::StepCanceled { reason, unknown })?;
             self.ended(&path)?;
         }

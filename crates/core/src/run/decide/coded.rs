@@ -56,7 +56,7 @@ pub(in crate::run) fn spec_of(def: &Definition, step: &Step) -> StepDef {
         timeout: None,
         lease: def.defaults.lease,
         deadline: None,
-        at_deadline: None,
+        at_deadline: coded.and_then(|coded| coded.at_deadline.clone()),
         retry: coded.and_then(|coded| coded.retry).unwrap_or(def.defaults.retry),
         recovery: if coded.is_some() { def.defaults.recovery.clone() } else { BTreeMap::new() },
         on_failure: OnFailure::Fail,
@@ -136,6 +136,7 @@ impl Draft<'_> {
                 self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
             }
             self.tell_of(&path, Fact::StepCanceled { reason: "its body ended".into(), unknown })?;
+            self.let_go_of_child(&path);
         }
         Ok(())
     }
@@ -250,7 +251,7 @@ impl Draft<'_> {
     fn release_body(&mut self, holding: &Holding, ask: &Ask) -> Decided {
         let digest = digest_of(ask).unwrap_or_default();
         self.tell_of(&holding.path, Fact::TaskBlocked { epoch: holding.epoch, digest })?;
-        self.tell_of(&holding.path, Fact::StepReset { input: None, new_key: false, granted: false })
+        self.tell_of(&holding.path, Fact::StepReset { input: None, new_key: false, granted: false, attempt: None })
     }
 
     /// Asks for everything that is stored; a difference means that the body is another one.
@@ -350,6 +351,7 @@ impl Draft<'_> {
             retry: begin.retry,
             input_digest: begin.input_digest.clone(),
             kind: STEP.into(),
+            at_deadline: None,
             epoch: holding.epoch,
             asked: holding.epoch,
         };
@@ -396,6 +398,10 @@ impl Draft<'_> {
             retry: None,
             input_digest: None,
             kind: wait.on.kind().into(),
+            at_deadline: match &wait.on {
+                CodedWait::Signal { at_deadline, .. } => at_deadline.clone(),
+                _ => None,
+            },
             epoch: holding.epoch,
             asked: holding.epoch,
         };

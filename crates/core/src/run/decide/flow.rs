@@ -1,7 +1,7 @@
 //! The way forward: entering a step, issuing its task or its wait, completing it, jumping.
 
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
-use crate::definition::{Action, Jump, SleepFor, StepDef};
+use crate::definition::{Action, Jump, OnCancel, SleepFor, StepDef};
 use crate::expression::{EvalError, Expression};
 use crate::ids::{Handler, Path, PayloadName, TaskId};
 use crate::run::advance::{Decided, Draft};
@@ -28,7 +28,11 @@ impl Draft<'_> {
         let visit = self.run.head.plan[index].visit;
         let path = Path::of_visit(&def.id, visit);
         let place = Place { index: Some(index), parent: None, number: None, role: Role::Plain, visit };
-        let opening = Opening { path, place };
+        self.open_step(Opening { path, place }, def)
+    }
+
+    /// Opens a declared step from its beginning: its condition, then its items, its rounds or itself.
+    pub(super) fn open_step(&mut self, opening: Opening, def: &StepDef) -> Decided {
         if let Some(when) = &def.when
             && !self.holds(&opening, def, when)?
         {
@@ -135,11 +139,8 @@ impl Draft<'_> {
     pub(super) fn store_input(&mut self, path: &Path, json: Json) -> Ref {
         let name = path.payload("input");
         // A corrected or fresh input is another payload: what was stored is never changed.
-        let name = if self.run.step(path.as_str()).is_some_and(|step| step.input.is_some()) {
-            self.numbered(path, "input")
-        } else {
-            name
-        };
+        let begun = |step: &Step| step.input.is_some() || step.attempt > 1;
+        let name = if self.run.step(path.as_str()).is_some_and(begun) { self.numbered(path, "input") } else { name };
         self.store(name, json)
     }
 
@@ -243,7 +244,8 @@ impl Draft<'_> {
         }
         let (finally, input) = (self.is_finally(step), step.input.clone());
         if !self.may_issue(finally, Some(step)) {
-            return if step.state == StepState::Pending { Ok(()) } else { self.tell_of(path, reset()) };
+            let kept = step.state == StepState::Pending && step.attempt == attempt;
+            return if kept { Ok(()) } else { self.tell_of(path, reset_for(attempt)) };
         }
         let def = self.spec(step);
         match (input, &def.action) {
@@ -252,11 +254,11 @@ impl Draft<'_> {
             }
             // It never began: its input could not be made, or it waits for something else than a worker.
             _ => {
-                let opening = Opening { path: path.clone(), place: step.place.clone() };
-                if step.state != StepState::Pending {
-                    self.tell_of(path, reset())?;
-                }
-                self.open(opening, &def)
+                let is_member = step.place.parent.is_some();
+                let place = Place { role: Role::Plain, ..step.place.clone() };
+                let opening = Opening { path: path.clone(), place };
+                self.tell_of(path, reset_for(attempt))?;
+                if is_member { self.open(opening, &def) } else { self.open_step(opening, &def) }
             }
         }
     }
@@ -292,7 +294,18 @@ impl Draft<'_> {
         if let Some(parent) = self.run.step(path.as_str()).and_then(|step| step.place.parent.clone()) {
             self.groups.push(parent);
         }
+        self.let_go_of_child(path);
         self.coded_step_ended(path)
+    }
+
+    /// A step that ended without its child tells the child, unless it shall be left alone.
+    pub(super) fn let_go_of_child(&mut self, path: &Path) {
+        let Some(step) = self.run.step(path.as_str()) else { return };
+        let open = step.child.as_ref().filter(|child| child.ended.is_none() && child.on_cancel == OnCancel::Cancel);
+        if let Some(child) = open.filter(|_| !self.run.head.detached.contains_key(path)) {
+            let (run_id, reason) = (child.run_id.clone(), "its parent does not wait for it any more".to_owned());
+            self.effects.push(Effect::CancelChild { run_id, reason });
+        }
     }
 
     /// Goes on at another step: back to an earlier one with new paths, or forward past the ones between.
@@ -341,13 +354,14 @@ impl Draft<'_> {
             .map(|step| (step.path.clone(), step.is_leased()))
             .collect();
         for (path, leased) in passed {
-            let unknown = leased && self.is_external(&path)?;
+            let unknown = leased && self.is_external(&path)? || self.is_unknown(self.must_row(&path)?);
             if self.must_row(&path)?.task.is_some() {
                 // Its worker is told to stop by its next heartbeat: a lease that is gone cannot write any more.
                 let reason = "a jump passed it".to_owned();
                 self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
             }
             self.tell_of(&path, Fact::StepCanceled { reason: "a jump passed it".into(), unknown })?;
+            self.let_go_of_child(&path);
         }
         Ok(())
     }
@@ -371,5 +385,9 @@ impl Draft<'_> {
 }
 
 fn reset() -> Fact {
-    Fact::StepReset { input: None, new_key: false, granted: false }
+    Fact::StepReset { input: None, new_key: false, granted: false, attempt: None }
+}
+
+fn reset_for(attempt: u32) -> Fact {
+    Fact::StepReset { input: None, new_key: false, granted: false, attempt: Some(attempt) }
 }

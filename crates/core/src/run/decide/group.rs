@@ -19,6 +19,7 @@ const MOST_ITEMS: usize = 100_000;
 impl Draft<'_> {
     pub(super) fn fan_out(&mut self, opening: Opening, def: &StepDef) -> Decided {
         let Some(each) = &def.for_each else { return Ok(()) };
+        let opening = Opening { place: Place { role: Role::Fan, ..opening.place }, ..opening };
         let here = Here::at(None, None, def);
         let list = match self.evaluate(&each.list, &here)? {
             Ok(list) => list,
@@ -37,7 +38,7 @@ impl Draft<'_> {
         for (n, piece) in items.chunks(limits::ITEMS_PER_PIECE).enumerate() {
             self.store(opening.path.payload(&format!("items/{n}")), format!("[{}]", piece.join(",")).into());
         }
-        let place = Place { role: Role::Fan, ..opening.place };
+        let place = opening.place;
         let group = Group {
             count: items.len() as u32,
             next: 0,
@@ -276,7 +277,7 @@ fn verdict(group: &Group) -> Option<bool> {
         Join::All => group.count,
         Join::Any => 1,
         Join::AtLeast(n) => n,
-        Join::MinSuccess(share) => (share * f64::from(group.count)).ceil() as u32,
+        Join::MinSuccess(share) => (share * f64::from(group.count) - 1e-9).ceil() as u32,
     };
     if group.broken_off && group.open == 0 {
         return Some(true);

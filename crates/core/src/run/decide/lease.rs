@@ -7,7 +7,7 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, BlockOn, Holding, Json, Rejection, Reply};
 use crate::run::event::Fact;
 use crate::run::fold::row_of;
-use crate::run::step::{Live, Progress, Receipt, Step, TaskKind};
+use crate::run::step::{Live, Progress, ProofBy, Receipt, Step, TaskKind};
 use crate::run::{Phase, limits};
 use crate::time::Span;
 
@@ -106,6 +106,9 @@ impl Draft<'_> {
         let reason = if stop { "its worker stopped as it was told to" } else { "its worker gave it back" };
         let (epoch, digest) = (Some(holding.epoch), digest_of(ask));
         self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest, reason: reason.into() })?;
+        if kind == TaskKind::Step && self.complete_from_receipt(&path)? {
+            return Ok(Reply::Done);
+        }
         if stop {
             self.tell_of(&path, Fact::StepCanceled { reason: reason.into(), unknown })?;
             self.ended(&path)?;
@@ -136,6 +139,13 @@ impl Draft<'_> {
         let path = row_of(&holding.path);
         let step = self.must_row(&path)?;
         let key = self.key_of(step, &holding.path, name);
+        // A probe and an undo have a ledger of their own beside the step's.
+        let own = match step.task.as_ref().map(|task| task.kind) {
+            Some(TaskKind::Compensate) => Some(format!("undo:{}", name.unwrap_or_default())),
+            Some(TaskKind::Reconcile) => Some(format!("probe:{}", name.unwrap_or_default())),
+            Some(TaskKind::Step | TaskKind::Body) | None => None,
+        };
+        let name = own.as_deref().or(name);
         let known = match name {
             Some(name) => step
                 .effects
@@ -169,6 +179,20 @@ impl Draft<'_> {
     /// The same for every retry; it is never made from arguments.
     pub(super) fn key_of(&self, step: &Step, path: &Path, name: Option<&str>) -> Digest {
         crate::run::idempotency_key(&self.run.head, path, step.group, name)
+    }
+
+    /// A step whose own receipt carries a result is done, whatever came after it: nothing is called again.
+    pub(super) fn complete_from_receipt(&mut self, path: &Path) -> Decided<bool> {
+        let step = self.must_row(path)?;
+        let result = step.receipt.as_ref().and_then(|receipt| receipt.result.clone());
+        let Some(result) = result.filter(|_| !step.state.is_ended()) else { return Ok(false) };
+        let output = Json::from(self.payload(&result.name)?);
+        if self.must_row(path)?.task.is_some() {
+            let reason = "its receipt has the result".to_owned();
+            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
+        }
+        self.complete_step(path, Some(output), ProofBy::Receipt)?;
+        Ok(true)
     }
 
     pub(super) fn is_external(&self, path: &Path) -> Decided<bool> {

@@ -42,21 +42,27 @@ impl Draft<'_> {
         match action {
             Resolution::Retry { new_key } => {
                 let (input, new_key) = (None, *new_key);
-                self.tell_of(path, Fact::StepReset { input, new_key, granted: true })?;
+                self.tell_of(path, Fact::StepReset { input, new_key, granted: true, attempt: None })?;
                 self.issue_again(path, attempt + 1, None)
             }
             Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
             Resolution::Correct { input } => {
                 let name = self.numbered(path, "input");
                 let input = Some(self.store(name, input.clone()));
-                self.tell_of(path, Fact::StepReset { input, new_key: true, granted: false })?;
+                self.tell_of(path, Fact::StepReset { input, new_key: true, granted: false, attempt: None })?;
                 self.issue_again(path, attempt, None)
             }
             Resolution::Skip => {
                 self.tell_of(path, Fact::StepSkipped { reason: reason.into(), place: None })?;
                 self.ended(path)
             }
-            Resolution::Compensate | Resolution::Fail => {
+            Resolution::Compensate => {
+                let failure = self.must_row(path)?.failure.clone().unwrap_or_else(|| {
+                    self.failure(path, FailureClass::Fatal, format!("an operator undoes the run: {reason}"), attempt)
+                });
+                self.fail_for_good(path, failure, false)
+            }
+            Resolution::Fail => {
                 let failure = self.must_row(path)?.failure.clone().unwrap_or_else(|| {
                     self.failure(path, FailureClass::Fatal, format!("an operator failed it: {reason}"), attempt)
                 });
@@ -76,7 +82,7 @@ impl Draft<'_> {
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }
             _ => {
-                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: true })?;
+                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: true, attempt: None })?;
                 self.issue_undo(path)
             }
         }
@@ -123,7 +129,7 @@ impl Draft<'_> {
                     self.reconcile(&path, failure, &def)?;
                 }
                 Wait::Lost { .. } => {
-                    self.tell_of(&path, Fact::StepReset { input: None, new_key: false, granted: true })?;
+                    self.tell_of(&path, Fact::StepReset { input: None, new_key: false, granted: true, attempt: None })?;
                     self.issue_again(&path, attempt + 1, None)?;
                 }
                 _ => self.wait_again(&path, block)?,
@@ -166,6 +172,8 @@ pub fn resolutions(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> 
     let mut allowed = match &block.wait {
         // Without its body a coded workflow is nothing: it cannot be skipped, and its input is the run's.
         _ if step.place.role == Role::Body => vec!["retry", "complete", "fail"],
+        // A loop whose items or condition could not be read has no input to correct.
+        _ if matches!(step.place.role, Role::Fan | Role::Loop) => vec!["retry", "complete", "skip", "fail"],
         Wait::Operator { .. } | Wait::Lost { .. } | Wait::Retry { .. } | Wait::Auth { .. } | Wait::Probe => {
             vec!["retry", "complete", "correct", "skip", "fail"]
         }

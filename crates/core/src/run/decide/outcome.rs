@@ -147,7 +147,11 @@ impl Draft<'_> {
         match kind {
             TaskKind::Reconcile => self.probe_failed(&path, failure, fault)?,
             TaskKind::Compensate => self.undo_failed(&path, failure, fault)?,
-            TaskKind::Step | TaskKind::Body => self.recover(&path, failure, Some(fault))?,
+            TaskKind::Step | TaskKind::Body => {
+                if !self.complete_from_receipt(&path)? {
+                    self.recover(&path, failure, Some(fault))?;
+                }
+            }
         }
         Ok(Reply::Done)
     }
@@ -212,6 +216,13 @@ impl Draft<'_> {
                 });
                 self.fail_step(path, failure, false)?;
             }
+            // What is past its deadline cannot be tried again.
+            Then::Retry if step.deadline_at.is_some_and(|at| at <= self.now) => {
+                let failure = failure.cloned().unwrap_or_else(|| {
+                    self.failure(path, FailureClass::Fatal, "its deadline passed", attempt).coded("deadline")
+                });
+                self.fail_step(path, failure, false)?;
+            }
             Then::Retry => {
                 let failure = failure.cloned().unwrap_or_else(|| {
                     self.failure(path, FailureClass::Transient, "a case of on_result says retry", attempt).coded("case")
@@ -242,10 +253,14 @@ impl Draft<'_> {
     pub(super) fn fail_step(&mut self, path: &Path, failure: Failure, tolerated: bool) -> Decided {
         let step = self.must_row(path)?;
         let def = self.spec(step);
-        let is_member = step.place.parent.is_some();
-        let tolerated =
-            !is_member && (tolerated || def.finally || def.on_failure == crate::definition::OnFailure::Warn);
-        if step.task.is_some() {
+        let warns = def.finally || def.on_failure == crate::definition::OnFailure::Warn;
+        let tolerated = step.place.parent.is_none() && (tolerated || warns);
+        self.fail_for_good(path, failure, tolerated)
+    }
+
+    /// Fails a step as it is said, whatever the document tolerates.
+    pub(super) fn fail_for_good(&mut self, path: &Path, failure: Failure, tolerated: bool) -> Decided {
+        if self.must_row(path)?.task.is_some() {
             let reason = "its step failed".to_owned();
             self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
         }
@@ -278,6 +293,7 @@ impl Draft<'_> {
                 self.tell_of(&member, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
             }
             self.tell_of(&member, Fact::StepCanceled { reason: "its step failed".into(), unknown })?;
+            self.let_go_of_child(&member);
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Draft<'_> {
                 self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(self.now)))
             }
             TaskKind::Step | TaskKind::Body | TaskKind::Compensate => {
-                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false })
+                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false, attempt: None })
             }
         }
     }

@@ -22,12 +22,7 @@ impl Draft<'_> {
         if self.take_case(path, &def, None, Some(&failure))? {
             return Ok(());
         }
-        let step = self.must_row(path)?;
         let uncertain = matches!(failure.class, FailureClass::OutcomeUnknown | FailureClass::Lost);
-        if let Some(result) = step.receipt.as_ref().and_then(|receipt| receipt.result.clone()).filter(|_| uncertain) {
-            let output = Json::from(self.payload(&result.name)?);
-            return self.complete_step(path, Some(output), ProofBy::Receipt);
-        }
         let policy = match def.policy(failure.class) {
             // Nobody is asked about a `finally` step: its failure is a warning.
             Policy::Ask | Policy::Hold if def.finally => Policy::Warn,
@@ -43,7 +38,7 @@ impl Draft<'_> {
             Policy::Ask | Policy::Hold => self.ask(path, failure),
             Policy::Fail => self.fail_step(path, failure, false),
             Policy::Warn => self.fail_step(path, failure, true),
-            Policy::Compensate => self.fail_step(path, failure, false),
+            Policy::Compensate => self.fail_for_good(path, failure, false),
             Policy::WaitOnAuth => self.wait_for_auth(path, &failure, fault, &def),
             Policy::ReEvaluate => self.re_evaluate(path, failure, &def),
         }
@@ -51,9 +46,11 @@ impl Draft<'_> {
 
     /// The run ends, or a join was decided: no recovery, only the truth about what happened.
     fn end_unwanted(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
+        if self.complete_from_receipt(path)? {
+            return Ok(());
+        }
         let unknown = def.effect == EffectKind::External
-            && matches!(failure.class, FailureClass::OutcomeUnknown | FailureClass::Lost)
-            && !self.must_row(path)?.unneeded;
+            && matches!(failure.class, FailureClass::OutcomeUnknown | FailureClass::Lost);
         let canceling = matches!(self.run.head.phase, Phase::Canceling(_));
         if canceling && def.policy(failure.class) == Policy::Fail {
             return self.fail_step(path, failure, false);
@@ -145,21 +142,25 @@ impl Draft<'_> {
     }
 
     fn wait_for_auth(&mut self, path: &Path, failure: &Failure, fault: Option<&Fault>, def: &StepDef) -> Decided {
-        let step = self.must_row(path)?;
-        let here = Here::of(step, def);
-        let tool = fault.and_then(|fault| fault.tool.clone());
-        let connection = match (tool, &def.connection) {
-            (Some(tool), _) => {
-                let account = fault.and_then(|fault| fault.account.clone()).unwrap_or_else(|| "default".into());
-                Connection { tool, account }
-            }
-            (None, Some(template)) => match self.render_text(template, &here)? {
-                Ok(text) => connection_of(&text),
-                Err(_) => connection_of(path.as_str()),
-            },
-            (None, None) => Connection { tool: handler_of(def, path), account: "default".into() },
-        };
+        let connection = self.connection_for(path, fault, def)?;
         self.block_on_auth(path, connection, &failure.message, TaskKind::Step)
+    }
+
+    /// The connection that a failure is about: what the worker named, what the document declares, or the handler itself.
+    pub(super) fn connection_for(&self, path: &Path, fault: Option<&Fault>, def: &StepDef) -> Decided<Connection> {
+        if let Some(tool) = fault.and_then(|fault| fault.tool.clone()) {
+            let account = fault.and_then(|fault| fault.account.clone()).unwrap_or_else(|| "default".into());
+            return Ok(Connection { tool, account });
+        }
+        let here = Here::of(self.must_row(path)?, def);
+        let declared = match &def.connection {
+            Some(template) => self.render_text(template, &here)?.ok(),
+            None => None,
+        };
+        Ok(declared.map_or_else(
+            || Connection { tool: handler_of(def, path), account: "default".into() },
+            |text| connection_of(&text),
+        ))
     }
 
     /// The world was not as required: look again, and retry with fresh input if it is now.
@@ -176,7 +177,7 @@ impl Draft<'_> {
         };
         if let Some(json) = fresh {
             let input = self.store_input(path, json.into());
-            self.tell_of(path, Fact::StepReset { input: Some(input), new_key: false, granted: false })?;
+            self.tell_of(path, Fact::StepReset { input: Some(input), new_key: false, granted: false, attempt: None })?;
         }
         self.issue_again(path, attempt + 1, None)
     }
@@ -207,7 +208,9 @@ impl Draft<'_> {
     /// Until when the lease that was revoked would have lasted; the instant is in the failure's details.
     fn lease_was_until(&self, path: &Path) -> Decided<Timestamp> {
         let step = self.must_row(path)?;
-        let details = step.failure.as_ref().and_then(|failure| failure.details.as_ref());
+        // Only the engine's own timeout says this; what a worker wrote into its details is not asked.
+        let timeout = step.failure.as_ref().filter(|failure| failure.kind == FailureKind::TimedOut);
+        let details = timeout.and_then(|failure| failure.details.as_ref());
         let until = details.and_then(|details| details.get("lease_until")).and_then(|until| until.as_str());
         Ok(until.and_then(Timestamp::parse).unwrap_or(self.now))
     }
@@ -221,6 +224,11 @@ impl Draft<'_> {
             _ => def.reconcile.clone(),
         };
         let Some(probe) = probe else { return Ok(()) };
+        if self.run.head.is_held() {
+            let message = "The probe waits for the run to be resumed.";
+            return self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(self.now)));
+        }
+        let step = self.must_row(path)?;
         let here = Here { failure: step.failure.clone(), ..Here::of(step, &def) };
         let attempt = step.side_attempt + 1;
         let task_path = if undo { path.undo().probe() } else { path.probe() };
@@ -325,9 +333,8 @@ impl Draft<'_> {
         let policy = def.reconcile.as_ref().map_or_else(RetryPolicy::default, |probe| probe.retry);
         let again = matches!(failure.class, FailureClass::Transient | FailureClass::RateLimited | FailureClass::Lost);
         if failure.class == FailureClass::Auth {
-            let tool = fault.tool.clone().unwrap_or_else(|| handler_of(&def, path));
-            let account = fault.account.clone().unwrap_or_else(|| "default".into());
-            return self.block_on_auth(path, Connection { tool, account }, &failure.message, TaskKind::Reconcile);
+            let connection = self.connection_for(path, Some(fault), &def)?;
+            return self.block_on_auth(path, connection, &failure.message, TaskKind::Reconcile);
         }
         if again && step.side_attempt < policy.max_attempts {
             if failure.class == FailureClass::Lost {

@@ -7,7 +7,7 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::command::Fault;
 use crate::run::event::Fact;
 use crate::run::scope::Here;
-use crate::run::step::{Block, Connection, Proof, ProofBy, TaskKind, Wait};
+use crate::run::step::{Block, Proof, ProofBy, TaskKind, Wait};
 use crate::run::{Because, Phase};
 
 use super::recover::{Verdict, back_off, sentence};
@@ -76,7 +76,10 @@ impl Draft<'_> {
             return self.end(RunState::Failed, Some(failure));
         }
         match because {
-            Because::Canceled(_) => self.end(RunState::Canceled, None),
+            Because::Canceled(_) => {
+                self.warn_of_unknown()?;
+                self.end(RunState::Canceled, None)
+            }
             Because::Failed(cause) => {
                 let message = format!("everything was undone after: {}", cause.message);
                 let failure = Failure {
@@ -129,9 +132,8 @@ impl Draft<'_> {
                 self.rest(path, block)
             }
             FailureClass::Auth => {
-                let tool = fault.tool.clone().unwrap_or_else(|| undo.handler.to_string());
-                let account = fault.account.clone().unwrap_or_else(|| "default".into());
-                self.block_on_auth(path, Connection { tool, account }, &failure.message, TaskKind::Compensate)
+                let connection = self.connection_for(path, Some(fault), &def)?;
+                self.block_on_auth(path, connection, &failure.message, TaskKind::Compensate)
             }
             FailureClass::OutcomeUnknown if undo.reconcile.is_some() => self.issue_probe(path),
             _ => self.give_up_undo(path, &failure),

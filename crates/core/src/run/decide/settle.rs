@@ -105,10 +105,7 @@ impl Draft<'_> {
             };
             return self.start_rollback(because);
         }
-        for effect in self.unknown_effects() {
-            let message = format!("it is not known whether the effect of {effect} happened");
-            self.warn("outcome_unknown", message, Some(Path::from(effect.as_str())))?;
-        }
+        self.warn_of_unknown()?;
         match failed {
             Some(failure) => self.end(RunState::Failed, Some(failure))?,
             None => self.end(RunState::Canceled, None)?,
@@ -121,6 +118,15 @@ impl Draft<'_> {
         self.tell(Fact::CompensationStarted { because })?;
         self.project()?;
         Ok(true)
+    }
+
+    /// Effects of which nobody knows are warnings of a cancel.
+    pub(super) fn warn_of_unknown(&mut self) -> Decided {
+        for effect in self.unknown_effects() {
+            let message = format!("it is not known whether the effect of {effect} happened");
+            self.warn("outcome_unknown", message, Some(Path::from(effect.as_str())))?;
+        }
+        Ok(())
     }
 
     pub(super) fn unknown_effects(&self) -> Vec<String> {
@@ -175,6 +181,11 @@ impl Draft<'_> {
             None => self.coded_output()?.map(Ok),
         };
         match rendered {
+            // The work won against a cancel; that its output cannot be made does not bring the cancel back.
+            Some(Err(error)) if matches!(self.run.head.phase, Phase::Canceling(_)) => {
+                self.warn("output_invalid", error.to_string(), None)?;
+                self.tell(Fact::WorkflowCompleted { output: None })?;
+            }
             Some(Err(error)) => {
                 let failure = Failure::new(FailureKind::Invalid, FailureClass::Validation, error.to_string(), self.now)
                     .coded(error.code());
@@ -236,7 +247,8 @@ impl Draft<'_> {
     /// Whether something new may be issued: for a step inside a hold that lets one pass, only that one.
     pub(super) fn may_issue(&self, finally: bool, path: Option<&Step>) -> bool {
         let head = &self.run.head;
-        if head.history_full {
+        // A log that is full may still end.
+        if head.history_full && !finally {
             return false;
         }
         let phase = match head.phase {
@@ -265,7 +277,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn is_finally(&self, step: &Step) -> bool {
-        step.place.index.is_some_and(|index| self.def.steps()[index].finally)
+        step.place.index.and_then(|index| self.def.steps().get(index)).is_some_and(|def| def.finally)
     }
 
     /// Cancels one open row that has no lease and, if it waits for a child, tells the child.
@@ -288,6 +300,10 @@ impl Draft<'_> {
             return Ok(());
         }
         let unknown = self.is_unknown(step);
+        if self.complete_from_receipt(path)? {
+            return Ok(());
+        }
+        let step = self.must_row(path)?;
         if step.task.is_some() {
             self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.into() })?;
         }
@@ -329,6 +345,7 @@ impl Draft<'_> {
         for path in left {
             let unknown = self.is_unknown(self.must_row(&path)?);
             self.tell_of(&path, Fact::StepCanceled { reason: "the run is ending".into(), unknown })?;
+            self.let_go_of_child(&path);
         }
         Ok(true)
     }

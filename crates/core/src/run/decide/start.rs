@@ -90,6 +90,7 @@ impl Draft<'_> {
         let role = if carried.coded.is_some() { Role::Coded } else { carried.role };
         let place = Place { index, parent: carried.parent.clone(), number: carried.number, role, visit: 1 };
         let path = Path::from(carried.path.as_str());
+        let input = carried.input.as_ref().map(|json| self.store(path.payload("input"), json.clone()));
         let output = carried.output.as_ref().map(|json| self.store(path.payload("output"), json.clone()));
         let undoable = index.is_some_and(|index| self.def.saga && self.def.steps()[index].compensate.is_some())
             && carried.state == crate::contract::StepState::Completed
@@ -99,6 +100,7 @@ impl Draft<'_> {
             Fact::StepCarried {
                 place,
                 state: carried.state,
+                input,
                 output,
                 resources: carried.resources.clone(),
                 receipt: carried.receipt.clone(),

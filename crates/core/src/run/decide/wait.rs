@@ -9,7 +9,7 @@ use crate::run::event::Fact;
 use crate::run::fold::row_of;
 use crate::run::limits;
 use crate::run::scope::{Here, json_text};
-use crate::run::step::{Answer, Block, Callback, Connection, FieldFault, ProofBy, Ref, Role, TaskKind, Wait};
+use crate::run::step::{Answer, Block, Callback, Connection, FieldFault, ProofBy, Ref, Role, Step, TaskKind, Wait};
 use crate::time::Span;
 
 use super::coded;
@@ -41,6 +41,9 @@ impl Draft<'_> {
         self.tell_of(&holding.path, Fact::TaskBlocked { epoch: holding.epoch, digest })?;
         let step = self.must_row(&path)?;
         if self.should_stop(step) {
+            if self.complete_from_receipt(&path)? {
+                return Ok(Reply::Done);
+            }
             let unknown = self.is_external(&path)?;
             let reason = "its worker gave it back while the run was ending".to_owned();
             self.tell_of(&path, Fact::StepCanceled { reason, unknown })?;
@@ -113,7 +116,13 @@ impl Draft<'_> {
     ) -> Decided {
         let step = self.must_row(path)?;
         let facts = self.around.connections.get(&connection).copied().unwrap_or_default();
-        let claimed_at = step.since;
+        // A wait inside a body began when the body was claimed.
+        let claimed_at = match step.place.role {
+            Role::Coded => {
+                self.run.step(coded::BODY).and_then(Step::lease).map_or(step.since, |lease| lease.granted_at)
+            }
+            Role::Plain | Role::Fan | Role::Loop | Role::Body => step.since,
+        };
         let newer = facts.reconnected_at.is_some_and(|at| at > claimed_at) && facts.generation > step.generation;
         let attempt = step.attempt;
         if newer && !facts.broken && during == TaskKind::Step {

@@ -13,6 +13,9 @@ use crate::time::Timestamp;
 
 use super::flow::Opening;
 
+/// A row can be due for a few reasons at once: its lease, its deadline, its wait.
+const MOST_ROUNDS: usize = 4;
+
 impl Draft<'_> {
     pub(super) fn wake(&mut self) -> Decided<Reply> {
         self.handle_due()?;
@@ -43,7 +46,7 @@ impl Draft<'_> {
     /// Handles every row whose instant has come, the earliest first, until nothing that can act is due: a row whose lease
     /// was lost may have passed its deadline as well.
     pub(super) fn handle_due(&mut self) -> Decided {
-        loop {
+        for _ in 0..MOST_ROUNDS {
             let (held, before) = (self.run.head.is_held(), self.run.head.seq);
             for (_, path) in self.due_rows(held) {
                 self.handle_due_row(&path, held)?;
@@ -52,6 +55,8 @@ impl Draft<'_> {
                 return Ok(());
             }
         }
+        // Whatever is still due is looked at by the next wake.
+        Ok(())
     }
 
     fn due_rows(&self, held: bool) -> Vec<(Timestamp, Path)> {
@@ -99,8 +104,13 @@ impl Draft<'_> {
                 "No heartbeat from {} within {}; its lease {} was lost.",
                 lease.owner, lease.window, lease.epoch
             );
-            let block = Block::new(Wait::Lost { owner: lease.owner.clone(), epoch: lease.epoch }, message, self.now);
-            self.rest(path, block)?;
+            let lost = self.failure(path, FailureClass::Lost, message.clone(), attempt).coded("lease_lost");
+            let lost = Failure { kind: FailureKind::WorkerCrash, ..lost };
+            let wait = Wait::Lost { owner: lease.owner.clone(), epoch: lease.epoch };
+            let block = Box::new(Block::new(wait, message, self.now));
+            // A lost probe or undo says nothing about why the step itself is where it is.
+            let failure = matches!(kind, TaskKind::Step | TaskKind::Body).then(|| Box::new(lost));
+            self.tell_of(path, Fact::StepBlocked { block, failure })?;
             self.project()?;
             if !self.run.head.is_held() {
                 self.recover_lost(path)?;
@@ -126,6 +136,9 @@ impl Draft<'_> {
             .of(path.clone(), attempt);
         if undoing {
             return self.undo_lost(path, lost);
+        }
+        if !probing && self.complete_from_receipt(path)? {
+            return Ok(());
         }
         if probing {
             return self.probe_failed(path, Failure { class: FailureClass::Lost, ..lost }, &Default::default());
@@ -174,7 +187,13 @@ impl Draft<'_> {
         match kind {
             TaskKind::Reconcile => self.probe_failed(path, failure, &Default::default()),
             TaskKind::Compensate => self.undo_failed(path, failure, &Default::default()),
-            TaskKind::Step | TaskKind::Body => self.recover(path, failure, None),
+            TaskKind::Step | TaskKind::Body => {
+                if self.complete_from_receipt(path)? {
+                    Ok(())
+                } else {
+                    self.recover(path, failure, None)
+                }
+            }
         }
     }
 
@@ -207,6 +226,11 @@ impl Draft<'_> {
         match block.wait {
             Wait::Retry { .. } if undoing => self.issue_undo(path),
             Wait::Retry { next_attempt, .. } => self.issue_again(path, next_attempt, None),
+            Wait::Probe if !undoing && self.around.late.contains_key(path) => {
+                let def = self.spec(step);
+                let unknown = self.failure(path, FailureClass::OutcomeUnknown, block.message.clone(), step.attempt);
+                self.reconcile(path, unknown, &def)
+            }
             Wait::Probe => self.issue_probe(path),
             Wait::Timer => self.timer_ended(path),
             Wait::Approval(_) | Wait::Signal { .. } | Wait::Callback { .. } | Wait::Child { .. } => {
@@ -227,7 +251,7 @@ impl Draft<'_> {
             // The pause before a round is over: it begins now, or when the hold lets it.
             let opening = Opening { path: path.clone(), place: step.place.clone() };
             let may_issue = self.may_issue(self.is_finally(step), Some(step));
-            self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false })?;
+            self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false, attempt: None })?;
             return if may_issue { self.open(opening, &def) } else { Ok(()) };
         }
         self.deliver(path, "timer", None, None, None)
