@@ -81,14 +81,18 @@ steps:
 
 /// One of so many items, in the middle of them, is about to be completed.
 pub fn complete_one_of(items: usize) -> Moment {
-    let list: Vec<String> = (0..items).map(|n| format!("{{\"sku\":\"sku-{n:06}\"}}")).collect();
-    let mut run = Bench::start(ITEMS, &format!("{{\"items\":[{}]}}", list.join(",")));
+    let mut run = Bench::start(ITEMS, &items_json(items));
     // Away from the edges: the same place within a piece of the list, whatever their number.
     for n in 0..40 {
         run.execute(&format!("each.{n}"));
     }
     let holding = run.claim("each.40");
     run.moment(complete(holding))
+}
+
+fn items_json(items: usize) -> String {
+    let list: Vec<String> = (0..items).map(|n| format!("{{\"sku\":\"sku-{n:06}\"}}")).collect();
+    format!("{{\"items\":[{}]}}", list.join(","))
 }
 
 struct Bench {
@@ -142,12 +146,14 @@ impl Bench {
         self.ask(complete(holding));
     }
 
-    fn moment(mut self, ask: Ask) -> Moment {
+    fn moment(self, ask: Ask) -> Moment {
+        let Bench { definition, mut memory } = self;
         let command = Command::new(Actor::worker("w"), ask);
-        let working = self.memory.prepared(&self.definition, &command, &around(), NOW);
-        // What the preparation freed is tidied up by the allocator now, not while the command is measured.
+        let working = memory.prepared(&definition, &command, &around(), NOW);
+        // What the preparation leaves behind is tidied up by the allocator now, not while the command is measured.
+        drop(memory);
         drop(black_box(vec![0u8; 100 << 10]));
-        Moment { definition: self.definition, working, command, around: around() }
+        Moment { definition, working, command, around: around() }
     }
 }
 
