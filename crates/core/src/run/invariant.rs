@@ -35,6 +35,8 @@ pub fn broken(run: &Working, woken_at: Option<Timestamp>, serving_since: Timesta
         due(run, woken_at, serving_since, &mut found);
     }
     leases(run, &mut found);
+    children(run, &mut found);
+    decisions(run, &mut found);
     groups(run, &mut found);
     undo_stack(run, &mut found);
     required(run, state, &mut found);
@@ -107,6 +109,30 @@ fn leases(run: &Working, found: &mut Vec<Violation>) {
         }
         if step.block.is_some() {
             found.push(violated("I15", format!("{} is leased and blocked", step.path)));
+        }
+    }
+}
+
+/// I33, I39: whoever waits for a child waits for one that is open, and never for itself.
+fn children(run: &Working, found: &mut Vec<Violation>) {
+    for step in run.open() {
+        let Some(Wait::Child { run_id }) = step.block.as_ref().map(|block| &block.wait) else { continue };
+        if *run_id == run.head.run_id {
+            found.push(violated("I33", format!("{} waits for its own run", step.path)));
+        }
+        let known = run.steps.values().flatten().filter_map(|row| row.child.as_ref());
+        if !known.into_iter().any(|child| child.run_id == *run_id && child.ended.is_none()) {
+            found.push(violated("I39", format!("{} waits for {run_id}, which is not an open child", step.path)));
+        }
+    }
+}
+
+/// I44: each person decides once about each subject.
+fn decisions(run: &Working, found: &mut Vec<Violation>) {
+    for step in run.steps.values().flatten() {
+        let people: BTreeSet<&str> = step.decisions.iter().map(|decision| decision.by.as_str()).collect();
+        if people.len() != step.decisions.len() {
+            found.push(violated("I44", format!("somebody decided twice about {}", step.path)));
         }
     }
 }
