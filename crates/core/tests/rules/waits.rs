@@ -254,3 +254,16 @@ fn all_open_blocks_are_kept_while_a_sibling_runs() {
         .then(["approval.given", "step.completed"])
         .state(Running);
 }
+
+#[test]
+fn a_reconnect_releases_only_what_was_blocked_before_it() {
+    let facts = ConnectionFacts { generation: 1, reconnected_at: Some(BEGIN), broken: false };
+    steps(&["a"])
+        .connection("drive", "default", facts)
+        .after([skipped("10s"), claimed("a"), auth_failed("a")])
+        .state(WaitingOnAuth)
+        .when(asked(Ask::Reconnect { tool: Some("drive".into()), account: None, generation: Some(1) }))
+        .then([])
+        .then_reply(Reply::Released { steps: 0 })
+        .state(WaitingOnAuth);
+}

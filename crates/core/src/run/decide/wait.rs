@@ -10,7 +10,7 @@ use crate::run::fold::row_of;
 use crate::run::limits;
 use crate::run::scope::{Here, json_text};
 use crate::run::step::{Answer, Block, Callback, Connection, FieldFault, ProofBy, Ref, Role, Step, TaskKind, Wait};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 
 use super::coded;
 use super::flow::Opening;
@@ -160,11 +160,16 @@ impl Draft<'_> {
         account: Option<&str>,
         generation: Option<u64>,
     ) -> Decided<Reply> {
+        // A reconnect releases what was blocked before it; what was blocked since waits for the next one.
+        let is_older = |connection: &Connection, since: Timestamp| {
+            let at = self.around.connections.get(connection).and_then(|facts| facts.reconnected_at);
+            generation.is_none() || at.is_none_or(|at| since <= at)
+        };
         let waiting: Vec<(Path, Connection, TaskKind, u32)> = self
             .run
             .open()
-            .filter_map(|step| match &step.block.as_ref()?.wait {
-                Wait::Auth { connection, during } => {
+            .filter_map(|step| match step.block.as_ref()? {
+                Block { wait: Wait::Auth { connection, during }, since, .. } if is_older(connection, *since) => {
                     Some((step.path.clone(), connection.clone(), *during, step.attempt))
                 }
                 _ => None,
