@@ -61,7 +61,8 @@ text_id!(
     RunId
 );
 text_id!(
-    /// One unit of leased work: `task_` and a ULID.
+    /// One unit of leased work: `task_01J….7.charge`, made of its run, the event that issued it and its path, so that
+    /// whoever holds one finds the run without a table.
     TaskId
 );
 text_id!(
@@ -110,6 +111,21 @@ impl Path {
 
     pub fn payload(&self, what: &str) -> PayloadName {
         PayloadName::new(format!("{self}/{what}"))
+    }
+}
+
+impl TaskId {
+    /// The task that event `seq` of a run issues at a path.
+    pub fn of(run: &RunId, seq: u64, path: &Path) -> TaskId {
+        TaskId::new(format!("task_{}.{seq}.{path}", run.as_str().trim_start_matches("run_")))
+    }
+
+    /// The run and the path that this task belongs to; nothing when it is no task's id.
+    pub fn place(&self) -> Option<(RunId, Path)> {
+        let (run, rest) = self.as_str().strip_prefix("task_")?.split_once('.')?;
+        let (seq, path) = rest.split_once('.')?;
+        seq.parse::<u64>().ok().filter(|_| !path.is_empty())?;
+        Some((RunId::new(format!("run_{run}")), Path::from(path)))
     }
 }
 
@@ -240,6 +256,17 @@ mod tests {
         assert_eq!(early.len(), 26);
         assert_eq!(early, derived_ulid(Timestamp::from_micros(1_000_000), &run, 7, 0));
         assert_ne!(early, derived_ulid(Timestamp::from_micros(1_000_000), &run, 7, 1));
+    }
+
+    #[test]
+    fn a_task_tells_where_it_belongs() {
+        let (run, path) = (RunId::from("run_01J"), Path::from("reserve.3.undo"));
+        let task = TaskId::of(&run, 7, &path);
+        assert_eq!(task.as_str(), "task_01J.7.reserve.3.undo");
+        assert_eq!(task.place(), Some((run, path)));
+        for wrong in ["", "task_", "task_01J", "task_01J.7", "task_01J.7.", "task_01J.x.charge", "run_01J.7.charge"] {
+            assert_eq!(TaskId::from(wrong).place(), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -116,8 +116,8 @@ pub struct Step {
     pub coded: Option<Box<CodedStep>>,
     pub child: Option<ChildRef>,
     pub evidence: Vec<Evidence>,
-    /// Liveness, beside the log: outside fold and hash.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Liveness, beside the log: outside fold and hash, and stored apart.
+    #[serde(skip)]
     pub live: Option<Live>,
 }
 

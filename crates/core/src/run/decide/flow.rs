@@ -224,12 +224,14 @@ impl Draft<'_> {
         timeout: Option<Span>,
         window: Option<Span>,
     ) -> Task {
-        let id = TaskId::new(format!("task_{}", self.derived_id()));
+        // It is named when it is offered.
+        let id = TaskId::from("");
         Task { id, kind, handler, queue, issued_at: self.now, input, timeout, window, lease: None }
     }
 
-    pub(super) fn offer(&mut self, path: &Path, issued: Fact) -> Decided {
-        if let Fact::TaskIssued { task, .. } = &issued {
+    pub(super) fn offer(&mut self, path: &Path, mut issued: Fact) -> Decided {
+        if let Fact::TaskIssued { task, .. } = &mut issued {
+            task.id = TaskId::of(&self.run.head.run_id, self.run.head.seq + 1, path);
             self.effects.push(Effect::TaskReady { queue: task.queue.clone(), handler: task.handler.clone() });
         }
         self.tell_of(path, issued)
