@@ -1,1 +1,21 @@
-//! The engine.
+//! The engine of Abide: durable runs without a server. Commands go in, rules decide, one transaction keeps the log and the
+//! state, and only then is anybody answered.
+
+pub mod carry;
+pub mod clock;
+pub mod engine;
+pub mod hub;
+pub mod ids;
+pub mod listeners;
+pub mod message;
+pub mod request;
+pub mod store;
+pub mod testing;
+
+mod cache;
+mod queue;
+mod worker;
+
+pub use engine::{Engine, Options};
+pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};
+pub use worker::{Done, Stop, Work, Worker};

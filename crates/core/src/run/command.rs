@@ -44,6 +44,20 @@ pub enum ActorKind {
     User,
 }
 
+impl ActorKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ActorKind::Worker => "worker",
+            ActorKind::System => "system",
+            ActorKind::User => "user",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<ActorKind> {
+        [ActorKind::Worker, ActorKind::System, ActorKind::User].into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
 impl Actor {
     pub fn system() -> Actor {
         Actor { kind: ActorKind::System, id: "engine".into() }

@@ -60,7 +60,7 @@ pub fn fold(run: &mut Working, event: &Event) -> Result<(), Broken> {
 }
 
 /// The row that a path belongs to: a probe and an undo are told on the row of their step.
-pub(super) fn row_of(path: &Path) -> Path {
+pub fn row_of(path: &Path) -> Path {
     let text = path.as_str();
     let text = text.strip_suffix(".probe").unwrap_or(text);
     let text = text.strip_suffix(".undo").unwrap_or(text);
@@ -71,7 +71,7 @@ fn enter(head: &mut Head, entered: &Entered, event: &Event) -> Result<(), Refuse
     let from = head.state;
     lookup(from, entered.state, event.cause)?;
     if let Some(started) = entered.started.as_ref().filter(|started| started.steps <= limits::STEPS) {
-        head.started = (**started).clone();
+        head.started = std::sync::Arc::new((**started).clone());
         head.plan = vec![Brief { state: StepState::Pending, visit: 1, tolerated: false }; started.steps];
         head.attempt = 1;
     }

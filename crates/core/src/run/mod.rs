@@ -19,7 +19,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use advance::{Advanced, Need, Stop, advance, first_needs};
-pub use fold::{Broken, fold, replay};
+pub use fold::{Broken, fold, replay, row_of};
 pub use lifecycle::{Situation, project, wake_at};
 use step::{Connection, Ref, Step};
 
@@ -59,7 +59,9 @@ pub struct Head {
     /// Who asked for a cancel, and why; it stays known when the run has ended.
     pub canceled: Option<Cancel>,
     pub finally: Finally,
-    pub started: Started,
+    /// It never changes, so it is stored apart and shared.
+    #[serde(skip_serializing, default = "nothing_said")]
+    pub started: Arc<Started>,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub output: Option<Ref>,
@@ -342,6 +344,31 @@ pub mod limits {
     pub const STEPS: usize = 1_000;
 }
 
+/// What a run was started with before it was.
+fn nothing_said() -> Arc<Started> {
+    Arc::new(Started {
+        workflow_id: WorkflowId::from(""),
+        workflow_version: 0,
+        definition_hash: Digest::default(),
+        steps: 0,
+        input: Ref { name: PayloadName::input(), digest: Digest::default(), size: 0 },
+        created_at: Timestamp::default(),
+        requester: String::new(),
+        start_at: None,
+        deadline_at: None,
+        labels: BTreeMap::new(),
+        unique: None,
+        queue: None,
+        priority: 0,
+        owner_id: None,
+        data_region: None,
+        parent: None,
+        origin: None,
+        depth: 0,
+        trace_id: String::new(),
+    })
+}
+
 impl Working {
     /// Before the first event.
     pub fn unborn(run_id: RunId, namespace: Namespace) -> Working {
@@ -361,27 +388,7 @@ impl Working {
             hold: None,
             canceled: None,
             finally: Finally::NotYet,
-            started: Started {
-                workflow_id: WorkflowId::from(""),
-                workflow_version: 0,
-                definition_hash: Digest::default(),
-                steps: 0,
-                input: Ref { name: PayloadName::input(), digest: Digest::default(), size: 0 },
-                created_at: nothing,
-                requester: String::new(),
-                start_at: None,
-                deadline_at: None,
-                labels: BTreeMap::new(),
-                unique: None,
-                queue: None,
-                priority: 0,
-                owner_id: None,
-                data_region: None,
-                parent: None,
-                origin: None,
-                depth: 0,
-                trace_id: String::new(),
-            },
+            started: nothing_said(),
             started_at: None,
             ended_at: None,
             output: None,

@@ -1,0 +1,509 @@
+//! The one way in: a batch of requests goes through one transaction, and nobody is answered before it is durable.
+
+mod claim;
+mod definitions;
+mod deliver;
+mod open;
+mod start;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use abide_core::ids::{Namespace, Queue, RunId};
+use abide_core::run::Around;
+use abide_core::run::command::{Actor, Ask, Command, Rejection};
+use abide_core::run::step::Connection;
+use abide_core::time::{Span, Timestamp};
+
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::hub::{Committed, Hub};
+use crate::ids::Ids;
+use crate::listeners::Listeners;
+use crate::request::{Answer, Asked, Error, KeptAnswer, Request, ToRun, Told, What};
+use crate::store::{
+    CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
+};
+use crate::testing::{Point, at_failpoint};
+
+use claim::Parked;
+use definitions::Definitions;
+use open::{Cached, Open};
+
+/// At most this many runs take part in one transaction because of messages, releases or their time.
+pub const RUNS_A_BATCH: usize = 256;
+/// What is kept of runs in memory, counted in rows.
+const CACHED_ROWS: usize = 16_384;
+/// An engine that could not commit for longer than this has left its workers alone.
+pub const SERVING_GAP: Span = Span::from_secs(3);
+/// How often it is written down that the engine serves.
+pub const SERVING_EVERY: Span = Span::from_secs(1);
+/// A run whose time came and that the rules cannot handle is looked at again after this.
+const POSTPONED: Span = Span::from_secs(60);
+
+/// Takes requests in batches and makes them durable. It is driven by a thread, or by a test.
+#[derive(Debug)]
+pub struct Lane<S> {
+    store: S,
+    clock: Arc<dyn Clock>,
+    ids: Ids,
+    hub: Arc<Hub>,
+    listeners: Arc<Listeners>,
+    runs: Cache<RunKey, Cached>,
+    definitions: Definitions,
+    /// What is known of the connections of each namespace.
+    around: BTreeMap<Namespace, Around>,
+    parked: Vec<Parked>,
+    serving_since: Timestamp,
+    served_at: Timestamp,
+    now: Timestamp,
+    /// Never later than the first `wake_at`.
+    next_wake: Option<Timestamp>,
+    /// Messages, or releases of connections, wait in the store.
+    inbox_waits: bool,
+    releases_wait: bool,
+    /// Ready tasks may have been passed over.
+    claim_again: bool,
+    /// A transaction was undone: what memory knows may be ahead of the store.
+    stale: bool,
+    last_batch: i64,
+    last_run: RunNo,
+}
+
+/// The process must not go on: nobody knows what was written.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine stops, because {0}")]
+pub struct Fatal(pub CommitError);
+
+/// What one transaction gathers.
+#[derive(Debug, Default)]
+struct Batch {
+    now: Timestamp,
+    runs: BTreeMap<RunKey, Open>,
+    messages: VecDeque<Posted>,
+    writes: Writes,
+    touched: Vec<Touched>,
+    committed: Vec<Committed>,
+    /// Queues in which a task became ready.
+    ready: BTreeSet<(Namespace, Queue)>,
+    dirty: bool,
+    /// Everything that waits in the inbox was applied.
+    inbox_drained: bool,
+    /// Messages were left to later batches.
+    posted: bool,
+    releases_drained: bool,
+    swept: bool,
+}
+
+enum Failed {
+    Statement(StoreError),
+    Commit(CommitError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed::Statement(error)
+    }
+}
+
+impl<S: Store> Lane<S> {
+    pub fn new(
+        mut store: S,
+        clock: Arc<dyn Clock>,
+        ids: Ids,
+        hub: Arc<Hub>,
+        listeners: Arc<Listeners>,
+    ) -> Stored<Lane<S>> {
+        let (last_batch, last_run) = store.last_numbers()?;
+        let now = clock.now();
+        let served = store.serving()?;
+        // Downtime is not a dead worker: after a gap every lease gets a full window.
+        let serving_since = match served {
+            Some((since, last)) if now.since(last) <= SERVING_GAP => since,
+            _ => now,
+        };
+        let mut lane = Lane {
+            clock,
+            ids,
+            hub,
+            listeners,
+            runs: Cache::new(CACHED_ROWS),
+            definitions: Definitions::default(),
+            around: BTreeMap::new(),
+            parked: Vec::new(),
+            serving_since,
+            served_at: Timestamp::default(),
+            now: served.map_or(now, |(_, last)| last.max(now)),
+            next_wake: None,
+            inbox_waits: true,
+            releases_wait: true,
+            claim_again: true,
+            stale: true,
+            last_batch,
+            last_run,
+            store,
+        };
+        lane.recall()?;
+        Ok(lane)
+    }
+
+    /// Forgets what may not be true and reads again what must be known.
+    fn recall(&mut self) -> Stored {
+        if !self.stale {
+            return Ok(());
+        }
+        self.runs.clear();
+        self.definitions.clear();
+        self.around.clear();
+        for (namespace, connection, facts) in self.store.connections()? {
+            self.around_of(&namespace).connections.insert(connection, facts);
+        }
+        self.next_wake = self.store.next_wake()?;
+        self.inbox_waits = true;
+        self.releases_wait = true;
+        self.claim_again = true;
+        self.stale = false;
+        Ok(())
+    }
+
+    /// Since when the engine has served without a gap.
+    pub fn serving_since(&self) -> Timestamp {
+        self.serving_since
+    }
+
+    /// Ends the lane as a crash would: whatever was not committed is gone.
+    pub fn into_store(mut self) -> S {
+        self.store.rollback();
+        self.store
+    }
+
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// When there is something to do even if nobody asks.
+    pub fn due_at(&self) -> Timestamp {
+        if self.inbox_waits || self.releases_wait || self.claim_again {
+            return self.now;
+        }
+        let waits = self.parked.iter().filter_map(|parked| parked.claim.until);
+        let served = self.served_at + SERVING_EVERY;
+        waits.chain(self.next_wake).chain([served]).min().unwrap_or(served)
+    }
+
+    /// Carries a batch. An empty one does what time alone asks for.
+    pub fn carry(&mut self, asked: Vec<Asked>) -> Result<(), Fatal> {
+        let asked = self.park_claims(asked);
+        match self.transact(&asked) {
+            Ok(answers) => answer_all(asked, answers),
+            Err(Failed::Statement(error)) if asked.len() > 1 => {
+                // One of them hit something that the store refuses; the others are not to suffer from it.
+                tracing::warn!(%error, "a batch failed; its requests are tried one at a time");
+                for one in asked {
+                    self.carry(vec![one])?;
+                }
+            }
+            Err(Failed::Statement(error)) => {
+                tracing::error!(%error, "store");
+                let why = unavailable(&error);
+                for one in asked {
+                    one.refuse(why.clone());
+                }
+            }
+            Err(Failed::Commit(CommitError::NotDone(error))) => {
+                tracing::error!(%error, "commit");
+                let why = unavailable(&error);
+                for one in asked {
+                    one.refuse(why.clone());
+                }
+            }
+            Err(Failed::Commit(unknown)) => {
+                for one in asked {
+                    one.refuse(Error::OutcomeUnknown);
+                }
+                return Err(Fatal(unknown));
+            }
+        }
+        Ok(())
+    }
+
+    /// One transaction: decide everything, write what changed, commit once.
+    fn transact(&mut self, asked: &[Asked]) -> Result<Vec<Result<Answer, Error>>, Failed> {
+        let mut batch = Batch { now: self.clock.now().max(self.now), ..Batch::default() };
+        self.now = batch.now;
+        let served_at = self.served_at;
+        let done = self.decide_all(&mut batch, asked);
+        let (answers, served) = match done {
+            Ok(done) => done,
+            Err(failed) => {
+                self.store.rollback();
+                self.stale = true;
+                self.served_at = served_at;
+                return Err(failed);
+            }
+        };
+        self.settle(batch);
+        at_failpoint(Point::BeforeAnswer);
+        self.serve_parked(served);
+        Ok(answers)
+    }
+
+    #[expect(clippy::type_complexity, reason = "the answers, and which parked claims got what")]
+    fn decide_all(
+        &mut self,
+        batch: &mut Batch,
+        asked: &[Asked],
+    ) -> Result<(Vec<Result<Answer, Error>>, Vec<claim::Served>), Failed> {
+        self.store.begin()?;
+        self.recall()?;
+        let mut answers = Vec::with_capacity(asked.len());
+        for one in asked {
+            answers.push(self.answer(batch, &one.request)?);
+        }
+        self.deliver_posted(batch)?;
+        self.deliver_releases(batch)?;
+        self.wake_due(batch)?;
+        self.deliver_messages(batch)?;
+        self.touch_serving(batch)?;
+        self.flush(batch)?;
+        let served = self.claim_all(batch)?;
+        self.flush(batch)?;
+        if batch.dirty {
+            if batch.swept {
+                self.next_wake = self.store.next_wake()?;
+            }
+            self.store.commit(self.last_batch + 1, batch.now, &batch.touched).map_err(Failed::Commit)?;
+            self.last_batch += 1;
+        } else {
+            self.store.rollback();
+        }
+        Ok((answers, served))
+    }
+
+    /// After a commit: memory follows the store, and watchers are told.
+    fn settle(&mut self, batch: Batch) {
+        self.inbox_waits = batch.posted || (self.inbox_waits && !batch.inbox_drained);
+        if batch.releases_drained {
+            self.releases_wait = false;
+        }
+        for (key, open) in batch.runs {
+            if let Some((cached, weight)) = open.into_cached() {
+                self.runs.put(key, cached, weight);
+            }
+        }
+        if !batch.committed.is_empty() {
+            self.hub.committed(self.last_batch, batch.committed);
+        }
+    }
+
+    /// One request. An `Err` inside is its caller's; an `Err` outside is the store's.
+    fn answer(&mut self, batch: &mut Batch, request: &Request) -> Stored<Result<Answer, Error>> {
+        if let Some(idempotency) = &request.idempotency
+            && let Some(kept) = self.kept(batch, &request.namespace, &idempotency.key)?
+        {
+            return match kept.digest == idempotency.digest {
+                true => self.answer_again(batch, &request.namespace, &kept),
+                false => Ok(Err(Error::KeyReused)),
+            };
+        }
+        let namespace = &request.namespace;
+        let answer = match &request.what {
+            What::Register(register) => self.register(batch, namespace, register)?.map(|answer| (answer, None)),
+            What::Start(new) => with_run(self.start(batch, namespace, new)?),
+            What::Run(asked) => with_run(self.to_run(batch, namespace, asked)?),
+            What::Rerun(rerun) => with_run(self.rerun(batch, namespace, rerun)?),
+            What::Reconnected(connection) => self.reconnected(batch, namespace, connection)?,
+            What::Broken(connection) => self.broken(batch, namespace, connection),
+            What::Claim(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
+        };
+        let (answer, kept) = match answer {
+            Ok(answer) => answer,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        if let (Some(idempotency), Some(kept)) = (&request.idempotency, kept) {
+            let answer = serde_json::to_string(&kept).map_err(|error| StoreError::Failed(error.to_string()))?;
+            let kept = Kept { digest: idempotency.digest, answer, at: batch.now };
+            batch.keep(namespace, &idempotency.key, kept);
+        }
+        Ok(Ok(answer))
+    }
+
+    fn kept(&mut self, batch: &Batch, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
+        let written = batch.writes.kept.iter().find(|(of, known, _)| of == namespace && known == key);
+        match written {
+            Some((_, _, kept)) => Ok(Some(kept.clone())),
+            None => self.store.kept(namespace, key),
+        }
+    }
+
+    /// The answer of a request that was made before, from what is kept of it.
+    fn answer_again(&mut self, batch: &mut Batch, namespace: &Namespace, kept: &Kept) -> Stored<Result<Answer, Error>> {
+        let kept: KeptAnswer =
+            serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        if let Some(released) = kept.released {
+            return Ok(Ok(Answer::Released(released)));
+        }
+        let Some(run_id) = kept.run_id else { return Ok(Err(Error::KeyReused)) };
+        let key = RunKey { namespace: namespace.clone(), run_id };
+        match self.open(batch, &key)? {
+            Some(open) => Ok(Ok(Answer::Run(Box::new(open.told(abide_core::run::command::Reply::Replayed, true))))),
+            None => Ok(Err(no_run(&key.run_id))),
+        }
+    }
+
+    fn to_run(&mut self, batch: &mut Batch, namespace: &Namespace, asked: &ToRun) -> Stored<Result<Told, Error>> {
+        let key = RunKey { namespace: namespace.clone(), run_id: asked.run_id.clone() };
+        let Some(open) = self.open(batch, &key)? else { return Ok(Err(no_run(&asked.run_id))) };
+        let current = open.run.head.seq;
+        if let Some(expected) = asked.expected_seq.filter(|expected| *expected != current) {
+            return Ok(Err(Error::VersionMismatch { current, expected }));
+        }
+        let reply = match self.decide(batch, &key, &asked.command, &asked.groups)? {
+            Ok(reply) => reply,
+            Err(why) => {
+                self.keep_late_answer(batch, &key, &asked.command.ask, &why)?;
+                let state = batch.runs.get(&key).and_then(|open| open.run.head.state);
+                return Ok(Err(Error::Rejected { why, state }));
+            }
+        };
+        let task = match &asked.claim_next {
+            Some(worker) => self.claim_next(batch, &key, worker)?,
+            None => None,
+        };
+        let open = batch.runs.get(&key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
+        let replayed = reply == abide_core::run::command::Reply::Replayed;
+        Ok(Ok(Told { task, ..open.told(reply, replayed) }))
+    }
+
+    /// Raises the generation of a connection and marks everything that waits for it.
+    #[expect(clippy::type_complexity, reason = "an answer and what is kept of it")]
+    fn reconnected(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        connection: &Connection,
+    ) -> Stored<Result<(Answer, Option<KeptAnswer>), Error>> {
+        // Waits that this very batch began are counted too.
+        self.flush(batch)?;
+        let released = self.store.waiting_for(namespace, connection)?;
+        let facts = self.around_of(namespace).connections.entry(connection.clone()).or_default();
+        facts.generation += 1;
+        facts.reconnected_at = Some(batch.now);
+        facts.broken = false;
+        let facts = *facts;
+        let write =
+            ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release: true };
+        batch.writes.connections.push(write);
+        self.releases_wait = true;
+        self.flush(batch)?;
+        Ok(Ok((Answer::Released(released), Some(KeptAnswer { run_id: None, released: Some(released) }))))
+    }
+
+    fn broken(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        connection: &Connection,
+    ) -> Result<(Answer, Option<KeptAnswer>), Error> {
+        let facts = self.around_of(namespace).connections.entry(connection.clone()).or_default();
+        facts.broken = true;
+        let facts = *facts;
+        let write =
+            ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release: false };
+        batch.writes.connections.push(write);
+        Ok((Answer::Released(0), Some(KeptAnswer { run_id: None, released: Some(0) })))
+    }
+
+    /// Hands runs to the rules whose time has come.
+    fn wake_due(&mut self, batch: &mut Batch) -> Stored {
+        if self.next_wake.is_none_or(|at| at > batch.now) {
+            return Ok(());
+        }
+        // The rows must say when they wake before they are asked.
+        self.flush(batch)?;
+        batch.swept = true;
+        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let wake = Command::new(Actor::system(), Ask::Wake);
+        for key in self.store.due(batch.now, room)? {
+            if self.open(batch, &key)?.is_none() {
+                continue;
+            }
+            let decided = self.decide(batch, &key, &wake, &[])?;
+            let Some(open) = batch.runs.get_mut(&key) else { continue };
+            match decided {
+                Ok(_) => open.woken = true,
+                Err(why) => {
+                    tracing::error!(run = %key.run_id, %why, "a run whose time has come cannot be handled");
+                    batch.writes.postponed.push((open.no, batch.now + POSTPONED));
+                    open.stored_wake = Some(batch.now + POSTPONED);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down once a second that the engine serves; a gap gives every lease a full window.
+    fn touch_serving(&mut self, batch: &mut Batch) -> Stored {
+        let heard = self.listeners.to_write(batch.now);
+        if !heard.is_empty() {
+            batch.writes.heard = heard;
+            batch.dirty = true;
+        }
+        let since = batch.now.since(self.served_at);
+        if since < SERVING_EVERY {
+            return Ok(());
+        }
+        if self.served_at > Timestamp::default() && since > SERVING_GAP {
+            self.serving_since = batch.now;
+        }
+        self.store.serve(self.serving_since, batch.now)?;
+        self.served_at = batch.now;
+        batch.dirty = true;
+        Ok(())
+    }
+
+    fn around_of(&mut self, namespace: &Namespace) -> &mut Around {
+        let around = self.around.entry(namespace.clone()).or_default();
+        around.serving_since = self.serving_since;
+        around
+    }
+}
+
+impl Batch {
+    fn keep(&mut self, namespace: &Namespace, key: &str, kept: Kept) {
+        self.writes.kept.push((namespace.clone(), key.to_owned(), kept));
+        self.dirty = true;
+    }
+}
+
+impl Asked {
+    fn refuse(self, why: Error) {
+        // A caller that went away hears nothing, and nothing is lost by that.
+        let _ = self.reply.send(Err(why));
+    }
+}
+
+fn answer_all(asked: Vec<Asked>, answers: Vec<Result<Answer, Error>>) {
+    for (one, answer) in asked.into_iter().zip(answers) {
+        let _ = one.reply.send(answer);
+    }
+}
+
+fn unavailable(error: &StoreError) -> Error {
+    match error {
+        StoreError::Full => Error::StorageFull,
+        StoreError::Busy(_) => Error::Overloaded,
+        other => Error::StoreUnavailable(other.to_string()),
+    }
+}
+
+fn with_run(told: Result<Told, Error>) -> Result<(Answer, Option<KeptAnswer>), Error> {
+    told.map(|told| {
+        let kept = KeptAnswer { run_id: Some(told.run_id.clone()), released: None };
+        (Answer::Run(Box::new(told)), Some(kept))
+    })
+}
+
+fn no_run(run_id: &RunId) -> Error {
+    Error::Rejected { why: Rejection::NoRun(run_id.clone()), state: None }
+}

@@ -1,0 +1,310 @@
+//! Claims: many tasks at once, by priority and age. A worker that finds nothing waits here, and is served in the very
+//! transaction that makes a task ready.
+
+use std::collections::VecDeque;
+
+use abide_core::ids::{Namespace, Path, TaskId, WorkerId};
+use abide_core::run::command::{Actor, Ask, Command, Json, Reply};
+use abide_core::run::step::{Ref, Step, Task};
+use abide_core::run::{Need, idempotency_key, row_of};
+use abide_core::time::{Span, Timestamp};
+
+use super::open::Open;
+use super::{Batch, Lane};
+use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
+use crate::store::{Candidate, Found, Kept, RunKey, Store, StoreError, Stored, Wanted};
+
+/// A worker that waits for a task.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub namespace: Namespace,
+    pub claim: Claim,
+    reply: tokio::sync::oneshot::Sender<Result<Answer, Error>>,
+    /// It was not looked at yet.
+    new: bool,
+}
+
+/// What one of the waiting workers got.
+pub(super) type Served = (usize, Vec<LeasedTask>);
+
+impl<S: Store> Lane<S> {
+    /// Takes the claims out of a batch: they wait with the others.
+    pub(super) fn park_claims(&mut self, asked: Vec<Asked>) -> Vec<Asked> {
+        let mut others = Vec::with_capacity(asked.len());
+        for one in asked {
+            match one.request.what {
+                What::Claim(claim) => {
+                    let namespace = one.request.namespace;
+                    self.listeners.heard(&namespace, &claim, self.clock.now());
+                    self.parked.push(Parked { namespace, claim, reply: one.reply, new: true });
+                }
+                _ => others.push(one),
+            }
+        }
+        // Who went away gets nothing: the task would wait for a lease that nobody uses.
+        self.parked.retain(|parked| !parked.reply.is_closed());
+        others
+    }
+
+    /// Serves the waiting claims from what is ready, first come first served.
+    pub(super) fn claim_all(&mut self, batch: &mut Batch) -> Stored<Vec<Served>> {
+        let mut served = Vec::new();
+        let again = std::mem::take(&mut self.claim_again);
+        let mut lines: Vec<Line> = Vec::new();
+        for at in 0..self.parked.len() {
+            let parked = &self.parked[at];
+            let hopeful = parked.new
+                || again
+                || parked.claim.wanted.queues.iter().any(|queue| {
+                    batch.ready.iter().any(|(namespace, ready)| *namespace == parked.namespace && ready == queue)
+                });
+            if !hopeful {
+                continue;
+            }
+            let (namespace, claim) = (parked.namespace.clone(), parked.claim.clone());
+            if let Some(tasks) = self.claimed_before(batch, &namespace, &claim)? {
+                served.push((at, tasks));
+                continue;
+            }
+            let line = match lines.iter().position(|line| line.is_for(&namespace, &claim.wanted)) {
+                Some(line) => line,
+                None => {
+                    let same = |other: &&Parked| other.namespace == namespace && other.claim.wanted == claim.wanted;
+                    let limit = self.parked.iter().filter(same).map(|other| other.claim.max).sum::<usize>();
+                    lines.push(Line::new(
+                        &namespace,
+                        &claim.wanted,
+                        self.store.ready(&namespace, &claim.wanted, limit)?,
+                    ));
+                    lines.len() - 1
+                }
+            };
+            let tasks = self.claim_from(batch, &mut lines[line], &claim)?;
+            if !tasks.is_empty() {
+                self.remember_claim(batch, &namespace, &claim, &tasks)?;
+                served.push((at, tasks));
+            }
+        }
+        Ok(served)
+    }
+
+    fn claim_from(&mut self, batch: &mut Batch, line: &mut Line, claim: &Claim) -> Stored<Vec<LeasedTask>> {
+        let mut tasks = Vec::new();
+        while tasks.len() < claim.max
+            && let Some(candidate) = line.candidates.pop_front()
+        {
+            let key = RunKey { namespace: line.namespace.clone(), run_id: candidate.run_id };
+            if self.open(batch, &key)?.is_none() {
+                continue;
+            }
+            let claimed =
+                self.claim_task(batch, &key, &candidate.path, &claim.worker, claim.window, claim.claim_id.as_ref());
+            match claimed? {
+                Some(task) => tasks.push(task),
+                // Another claim of this batch was faster; there may be more behind what was read.
+                None => self.claim_again = true,
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn claim_task(
+        &mut self,
+        batch: &mut Batch,
+        key: &RunKey,
+        row: &Path,
+        worker: &WorkerId,
+        window: Option<Span>,
+        claim_id: Option<&String>,
+    ) -> Stored<Option<LeasedTask>> {
+        let Some(open) = batch.runs.get(key) else { return Ok(None) };
+        let Some(task) = open.run.step(row.as_str()).and_then(|step| step.task.as_ref()) else { return Ok(None) };
+        let path = path_of(task);
+        let (task_id, worker) = (task.id.clone(), worker.clone());
+        let actor = Actor::worker(worker.as_str());
+        let ask = Ask::Claim { path: path.clone(), task_id, worker, window, claim_id: claim_id.cloned() };
+        match self.decide(batch, key, &Command::new(actor, ask), &[])? {
+            Ok(Reply::Leased { expires_at, .. }) => {
+                let open = batch.runs.get_mut(key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
+                self.leased_task(open, row, expires_at).map(Some)
+            }
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    /// After a completion: the run's next task, for the same worker.
+    pub(super) fn claim_next(
+        &mut self,
+        batch: &mut Batch,
+        key: &RunKey,
+        worker: &WorkerId,
+    ) -> Stored<Option<LeasedTask>> {
+        let Some(open) = batch.runs.get(key) else { return Ok(None) };
+        let ready = open.run.open().find(|step| step.is_ready() && self.listeners.offers(&key.namespace, worker, step));
+        let Some(path) = ready.map(|step| step.path.clone()) else { return Ok(None) };
+        self.claim_task(batch, key, &path, worker, None, None)
+    }
+
+    /// A claim that is repeated with the same id gets the same leases, as far as they live.
+    fn claimed_before(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        claim: &Claim,
+    ) -> Stored<Option<Vec<LeasedTask>>> {
+        let Some(claim_id) = &claim.claim_id else { return Ok(None) };
+        let Some(kept) = self.kept(batch, namespace, &claim_key(&claim.worker, claim_id))? else { return Ok(None) };
+        let ids: Vec<TaskId> =
+            serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        let mut tasks = Vec::new();
+        for (run_id, path) in ids.iter().filter_map(TaskId::place) {
+            let key = RunKey { namespace: namespace.clone(), run_id };
+            let row = row_of(&path);
+            if self.open(batch, &key)?.is_some() {
+                tasks.extend(self.claim_task(batch, &key, &row, &claim.worker, claim.window, Some(claim_id))?);
+            }
+        }
+        Ok(Some(tasks).filter(|tasks| !tasks.is_empty()))
+    }
+
+    fn remember_claim(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        claim: &Claim,
+        tasks: &[LeasedTask],
+    ) -> Stored {
+        let Some(claim_id) = &claim.claim_id else { return Ok(()) };
+        let key = claim_key(&claim.worker, claim_id);
+        if self.kept(batch, namespace, &key)?.is_some() {
+            return Ok(());
+        }
+        let ids: Vec<&TaskId> = tasks.iter().map(|task| &task.task_id).collect();
+        let answer = serde_json::to_string(&ids).map_err(|error| StoreError::Failed(error.to_string()))?;
+        let digest = abide_core::ids::Digest::of(key.as_bytes());
+        batch.keep(namespace, &key, Kept { digest, answer, at: batch.now });
+        Ok(())
+    }
+
+    /// Answers who was served, and who has waited long enough.
+    pub(super) fn serve_parked(&mut self, served: Vec<Served>) {
+        let mut served: VecDeque<Served> = served.into();
+        let mut waiting = Vec::with_capacity(self.parked.len());
+        for (at, mut parked) in std::mem::take(&mut self.parked).into_iter().enumerate() {
+            let tasks = match served.front() {
+                Some((of, _)) if *of == at => served.pop_front().map(|(_, tasks)| tasks).unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            if tasks.is_empty() && parked.claim.until.is_some_and(|until| until > self.now) {
+                parked.new = false;
+                waiting.push(parked);
+            } else {
+                let _ = parked.reply.send(Ok(Answer::Tasks(tasks)));
+            }
+        }
+        self.parked = waiting;
+    }
+
+    /// Everybody who waits is told that there is nothing, because the engine stops.
+    pub fn dismiss(&mut self) {
+        for parked in self.parked.drain(..) {
+            let _ = parked.reply.send(Err(Error::ShuttingDown));
+        }
+    }
+
+    fn leased_task(&mut self, open: &mut Open, row: &Path, expires_at: Timestamp) -> Stored<LeasedTask> {
+        let missing = || StoreError::Failed(format!("{row} was leased and is gone"));
+        let step = open.run.steps.get(row).cloned().flatten().ok_or_else(missing)?;
+        let (task, lease) =
+            step.task.as_ref().and_then(|task| Some((task, task.lease.as_ref()?))).ok_or_else(missing)?;
+        let input = self.bytes(open, &task.input)?;
+        let (receipts, answers) = (self.receipts(open, &step)?, self.answers(open, &step)?);
+        let head = &open.run.head;
+        let path = path_of(task);
+        // A probe looks for what the step (or the undo) did, so it carries that key.
+        let keyed = Path::from(path.as_str().strip_suffix(".probe").unwrap_or(path.as_str()));
+        Ok(LeasedTask {
+            task_id: task.id.clone(),
+            run_id: head.run_id.clone(),
+            kind: task.kind,
+            handler: task.handler.clone(),
+            input,
+            attempt: step.attempt.max(1),
+            epoch: lease.epoch,
+            idempotency_key: idempotency_key(head, &keyed, step.group, None),
+            lease_expires_at: expires_at,
+            heartbeat_every_ms: (lease.window.millis() / 3).max(1),
+            deadline: task.timeout.map(|timeout| lease.granted_at + timeout),
+            receipts,
+            answers,
+            workflow_id: head.started.workflow_id.clone(),
+            workflow_version: head.started.workflow_version,
+            trace_id: head.started.trace_id.clone(),
+            step_id: path,
+        })
+    }
+
+    fn receipts(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskReceipt>> {
+        let own = step.receipt.iter().map(|receipt| (None, receipt));
+        let named =
+            step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
+        let mut receipts = Vec::new();
+        for (name, receipt) in own.chain(named) {
+            let result = match &receipt.result {
+                Some(result) => Some(self.bytes(open, result)?),
+                None => None,
+            };
+            receipts.push(TaskReceipt { name, external_id: receipt.external_id.clone(), result, at: receipt.at });
+        }
+        Ok(receipts)
+    }
+
+    fn answers(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskAnswer>> {
+        let mut answers = Vec::new();
+        for answer in &step.answers {
+            let payload = match &answer.payload {
+                Some(payload) => Some(self.bytes(open, payload)?),
+                None => None,
+            };
+            let (on, name, by, at) = (answer.on.clone(), answer.name.clone(), answer.by.clone(), answer.at);
+            answers.push(TaskAnswer { on, name, payload, by, at });
+        }
+        Ok(answers)
+    }
+
+    fn bytes(&mut self, open: &Open, reference: &Ref) -> Stored<Json> {
+        if let Some(json) = open.run.payloads.get(&reference.name) {
+            return Ok(json.clone());
+        }
+        match self.store.load(open.no, &[Need::Payload(reference.name.clone())])?.pop() {
+            Some(Found::Payload(_, json)) => Ok(json),
+            _ => Ok("null".into()),
+        }
+    }
+}
+
+/// Candidates for everybody who asks for the same.
+struct Line {
+    namespace: Namespace,
+    wanted: Wanted,
+    candidates: VecDeque<Candidate>,
+}
+
+impl Line {
+    fn new(namespace: &Namespace, wanted: &Wanted, candidates: Vec<Candidate>) -> Line {
+        Line { namespace: namespace.clone(), wanted: wanted.clone(), candidates: candidates.into() }
+    }
+
+    fn is_for(&self, namespace: &Namespace, wanted: &Wanted) -> bool {
+        self.namespace == *namespace && self.wanted == *wanted
+    }
+}
+
+fn claim_key(worker: &WorkerId, claim_id: &str) -> String {
+    format!("claim:{worker}:{claim_id}")
+}
+
+/// The path that a task was issued for: of a probe or an undo, their own.
+fn path_of(task: &Task) -> Path {
+    task.id.place().map_or_else(|| Path::from(""), |(_, path)| path)
+}

@@ -1,0 +1,150 @@
+//! Messages between runs: applied in the transaction of their cause where there is room, else they wait in the store, in
+//! order, and are applied by a later one.
+
+use abide_core::ids::RunId;
+use abide_core::run::LateAnswer;
+use abide_core::run::command::{Actor, Ask, Command, Rejection};
+
+use super::{Batch, Lane, RUNS_A_BATCH};
+use crate::message::{End, Message};
+use crate::store::{LateWrite, PostKey, Posted, RunKey, Store, Stored};
+
+impl<S: Store> Lane<S> {
+    /// Applies what waits in the store, oldest first.
+    pub(super) fn deliver_posted(&mut self, batch: &mut Batch) -> Stored {
+        if !self.inbox_waits {
+            return Ok(());
+        }
+        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let waiting = self.store.posted(room)?;
+        batch.inbox_drained = waiting.len() < room;
+        for posted in waiting {
+            self.apply(batch, &posted)?;
+            batch.writes.applied.push(posted.key);
+        }
+        Ok(())
+    }
+
+    /// Hands a reconnect to the runs that waited for it, at most so many at a time.
+    pub(super) fn deliver_releases(&mut self, batch: &mut Batch) -> Stored {
+        if !self.releases_wait {
+            return Ok(());
+        }
+        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let waiting = self.store.to_release(room)?;
+        batch.releases_drained = waiting.len() < room;
+        for (key, no, connection) in waiting {
+            let facts = self.around_of(&key.namespace).connections.get(&connection).copied().unwrap_or_default();
+            let ask = Ask::Reconnect {
+                tool: Some(connection.tool.clone()),
+                account: Some(connection.account.clone()),
+                generation: Some(facts.generation),
+            };
+            if self.open(batch, &key)?.is_some() {
+                self.send(batch, &key, ask)?;
+            }
+            batch.writes.released.push((no, connection));
+        }
+        // The flags go before the rows of new waits come.
+        self.flush_flags(batch)
+    }
+
+    /// Applies the messages of this batch while there is room; what is left waits in the store.
+    pub(super) fn deliver_messages(&mut self, batch: &mut Batch) -> Stored {
+        let mut in_order = !self.inbox_waits || batch.inbox_drained;
+        while let Some(posted) = batch.messages.pop_front() {
+            in_order &= batch.runs.len() < RUNS_A_BATCH;
+            if in_order {
+                self.apply(batch, &posted)?;
+            } else {
+                // Behind everything that was sent before it.
+                batch.posted = true;
+                batch.writes.posted.push(posted);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: &mut Batch, posted: &Posted) -> Stored {
+        let target = &posted.key.target;
+        let known = self.open(batch, target)?.is_some();
+        match &posted.message {
+            // It exists: the message was applied before.
+            Message::Start(_) if known => {}
+            Message::Start(begin) => {
+                if let Err(message) = self.begin_child(batch, target, begin)? {
+                    let (parent, path) = (begin.parent.run_id.clone(), begin.parent.step_id.clone());
+                    let ended =
+                        Message::ChildEnded { path, child: target.run_id.clone(), end: End::Refused { message } };
+                    batch.post(target, parent, ended);
+                }
+            }
+            Message::Cancel { reason } if known => {
+                let ask = Ask::Cancel { reason: reason.clone(), undo: None, grace: None };
+                self.send(batch, target, ask)?;
+            }
+            Message::ChildEnded { path, child, end } if known => {
+                let ask = Ask::ChildEnded { path: path.clone(), run_id: child.clone(), outcome: end.clone().into() };
+                self.send(batch, target, ask)?;
+            }
+            Message::Cancel { .. } | Message::ChildEnded { .. } => {
+                tracing::warn!(run = %target.run_id, "a message for a run that is gone");
+            }
+        }
+        Ok(())
+    }
+
+    /// A message that its target refuses came too late, which is nobody's fault.
+    fn send(&mut self, batch: &mut Batch, target: &RunKey, ask: Ask) -> Stored {
+        if let Err(why) = self.decide(batch, target, &Command::new(Actor::system(), ask), &[])? {
+            match why {
+                Rejection::RunTerminal(_) | Rejection::Compensating | Rejection::NotWaiting { .. } => {}
+                why => tracing::error!(run = %target.run_id, %why, "a message was refused"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a worker says after its lease is over changes nothing, but the first such answer of the last lease is kept:
+    /// it counts as found when the effect is looked for.
+    pub(super) fn keep_late_answer(&mut self, batch: &mut Batch, key: &RunKey, ask: &Ask, why: &Rejection) -> Stored {
+        let (Rejection::LeaseLost { .. }, Some(holding)) = (why, ask.holding()) else { return Ok(()) };
+        let output = match ask {
+            Ask::Complete { report, .. } => report.output.clone().unwrap_or_else(|| "null".into()),
+            Ask::Effect { result: Some(result), name: None, .. } => result.clone(),
+            _ => return Ok(()),
+        };
+        let Some(open) = batch.runs.get_mut(key) else { return Ok(()) };
+        if open.late.contains_key(&holding.path) || output.len() > abide_core::run::limits::PAYLOAD_BYTES {
+            return Ok(());
+        }
+        match self.store.last_claim(open.no, &holding.path)? {
+            Some((epoch, worker)) if epoch == holding.epoch => {
+                let answer = LateAnswer { output, at: batch.now };
+                open.late.insert(holding.path.clone(), answer.clone());
+                let late = LateWrite { no: open.no, path: holding.path.clone(), worker, answer };
+                batch.writes.late.push(late);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flush_flags(&mut self, batch: &mut Batch) -> Stored {
+        let released = std::mem::take(&mut batch.writes.released);
+        if !released.is_empty() {
+            batch.dirty = true;
+            self.store.write(&crate::store::Writes { released, ..Default::default() })?;
+        }
+        Ok(())
+    }
+}
+
+impl Batch {
+    /// A message from a run that could not begin.
+    fn post(&mut self, source: &RunKey, target: RunId, message: Message) {
+        let target = RunKey { namespace: source.namespace.clone(), run_id: target };
+        let key = PostKey { target, source: source.run_id.clone(), source_seq: 0, n: 0 };
+        self.messages.push_back(Posted { key, message });
+    }
+}

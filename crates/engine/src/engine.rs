@@ -1,0 +1,309 @@
+//! The engine as a program uses it: open a directory, register workflows, start runs, run workers. One thread carries all
+//! writes; callers may go away at any time without harming what they asked for.
+
+use std::path::Path as FilePath;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abide_core::definition::Definition;
+use abide_core::ids::{Digest, Namespace, RunId, WorkflowId};
+use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Report};
+use abide_core::run::step::Connection;
+use serde::Serialize;
+
+use crate::carry::{Fatal, Lane};
+use crate::clock::{Clock, SystemClock};
+use crate::hub::{Hub, Watcher};
+use crate::ids::Ids;
+use crate::listeners::Listeners;
+use crate::queue::Requests;
+use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
+use crate::store::StoreError;
+use crate::store::sqlite::{Files, Readers, Sqlite};
+use crate::worker::Worker;
+
+/// Expressions may nest as deep as documents allow, so the lane has room for them.
+const LANE_STACK: usize = 32 << 20;
+
+/// What happens when nobody knows whether a commit was written.
+pub type OnFatal = Arc<dyn Fn(&Fatal) + Send + Sync>;
+
+/// How an engine is opened.
+#[derive(Clone)]
+pub struct Options {
+    pub clock: Arc<dyn Clock>,
+    pub ids: Ids,
+    /// Must not return control to anybody who would go on; the default ends the process.
+    pub on_fatal: OnFatal,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { clock: Arc::new(SystemClock), ids: Ids::random(), on_fatal: Arc::new(end_the_process) }
+    }
+}
+
+/// Whatever was acknowledged is safe; what was not is looked up after a restart.
+fn end_the_process(fatal: &Fatal) {
+    eprintln!("{fatal}");
+    std::process::exit(70);
+}
+
+/// A durable engine. Cheap to clone; the last clone stops it.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    namespace: Namespace,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    requests: Arc<Requests>,
+    hub: Arc<Hub>,
+    listeners: Arc<Listeners>,
+    readers: Arc<Readers>,
+    files: Files,
+    clock: Arc<dyn Clock>,
+    lane: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Opens a data directory, and makes it if it is not there. Only one process can have it open.
+    pub fn open(directory: impl AsRef<FilePath>) -> Result<Engine, StoreError> {
+        Engine::open_with(directory, Options::default())
+    }
+
+    pub fn open_with(directory: impl AsRef<FilePath>, options: Options) -> Result<Engine, StoreError> {
+        Engine::on(Files::lock(directory.as_ref())?, options)
+    }
+
+    fn on(files: Files, options: Options) -> Result<Engine, StoreError> {
+        let store = Sqlite::open(files.clone())?;
+        let readers = store.readers();
+        let (hub, listeners, requests) =
+            (Arc::<Hub>::default(), Arc::<Listeners>::default(), Arc::<Requests>::default());
+        let Options { clock, ids, on_fatal } = options;
+        let lane = Lane::new(store, clock.clone(), ids, hub.clone(), listeners.clone())?;
+        let (line, watch) = (requests.clone(), clock.clone());
+        let thread = std::thread::Builder::new()
+            .name("abide-lane".into())
+            .stack_size(LANE_STACK)
+            .spawn(move || drive(lane, &line, &*watch, &on_fatal))
+            .map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?;
+        let lane = Mutex::new(Some(thread));
+        let inner = Inner { requests, hub, listeners, readers, files, clock, lane };
+        Ok(Engine { namespace: Namespace::from("default"), inner: Arc::new(inner) })
+    }
+
+    /// The same engine, speaking for another tenant.
+    pub fn in_namespace(&self, namespace: impl Into<Namespace>) -> Engine {
+        Engine { namespace: namespace.into(), inner: self.inner.clone() }
+    }
+
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    pub(crate) fn readers(&self) -> &Arc<Readers> {
+        &self.inner.readers
+    }
+
+    pub(crate) fn listeners(&self) -> &Arc<Listeners> {
+        &self.inner.listeners
+    }
+
+    pub fn files(&self) -> &Files {
+        &self.inner.files
+    }
+
+    /// Asks for anything. The answer comes when it is durable; dropping the future does not take the request back.
+    pub async fn ask(&self, request: Request) -> Result<Answer, Error> {
+        let (asked, answer) = Asked::new(request);
+        if let Err((_, why)) = self.inner.requests.push(asked) {
+            return Err(why);
+        }
+        answer.await.unwrap_or(Err(Error::OutcomeUnknown))
+    }
+
+    pub async fn asking(&self, what: What) -> Result<Answer, Error> {
+        self.ask(Request { namespace: self.namespace.clone(), idempotency: None, what }).await
+    }
+
+    /// Keeps a workflow document. The same document again changes nothing.
+    pub async fn register(&self, document: &str) -> Result<Registered, Error> {
+        let parsed = Definition::parse(document).map_err(Error::Definition)?;
+        let register = Register { parsed, document: document.to_owned() };
+        match self.asking(What::Register(Box::new(register))).await? {
+            Answer::Registered { workflow, version, hash, new } => Ok(Registered { workflow, version, hash, new }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts a run of the newest version of a workflow.
+    pub async fn start(&self, workflow: &str, input: impl Serialize) -> Result<Told, Error> {
+        let input = serde_json::to_string(&input).map_err(|error| Error::Invalid(error.to_string()))?;
+        self.start_run(NewRun::of(workflow, input, Actor::user("embedded"))).await
+    }
+
+    pub async fn start_run(&self, new: NewRun) -> Result<Told, Error> {
+        told(self.asking(What::Start(Box::new(new))).await?)
+    }
+
+    /// Sends one command to one run.
+    pub async fn command(&self, run_id: &RunId, command: Command) -> Result<Told, Error> {
+        let to_run =
+            ToRun { run_id: run_id.clone(), command, groups: Vec::new(), expected_seq: None, claim_next: None };
+        told(self.asking(What::Run(Box::new(to_run))).await?)
+    }
+
+    /// Something that a run may wait for has happened.
+    pub async fn signal(&self, run_id: &RunId, name: &str, payload: impl Serialize) -> Result<Told, Error> {
+        let payload = serde_json::to_string(&payload).map_err(|error| Error::Invalid(error.to_string()))?;
+        let ask = Ask::Signal { name: name.into(), payload: payload.into() };
+        self.command(run_id, Command::new(Actor::user("embedded"), ask)).await
+    }
+
+    pub async fn cancel(&self, run_id: &RunId, reason: &str) -> Result<Told, Error> {
+        let ask = Ask::Cancel { reason: reason.into(), undo: None, grace: None };
+        self.command(run_id, Command::new(Actor::user("embedded"), ask)).await
+    }
+
+    /// A person says yes (or no) to the approval that a run waits for.
+    pub async fn decide(&self, run_id: &RunId, by: &str, approve: bool) -> Result<Told, Error> {
+        let ask = Ask::Decide {
+            step_id: None,
+            by: by.into(),
+            approve,
+            comment: None,
+            form: None,
+            subject_digest: None,
+            via: Some("embedded".into()),
+        };
+        self.command(run_id, Command::new(Actor::user(by), ask)).await
+    }
+
+    /// A connection works again; tells how many runs this frees.
+    pub async fn reconnected(&self, tool: &str, account: &str) -> Result<u64, Error> {
+        let connection = Connection { tool: tool.into(), account: account.into() };
+        match self.asking(What::Reconnected(connection)).await? {
+            Answer::Released(runs) => Ok(runs),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for tasks, and waits for them if the claim says so.
+    pub async fn claim(&self, claim: Claim) -> Result<Vec<LeasedTask>, Error> {
+        match self.asking(What::Claim(claim)).await? {
+            Answer::Tasks(tasks) => Ok(tasks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What a worker says about its task.
+    pub async fn report(
+        &self,
+        task: &LeasedTask,
+        worker: &str,
+        ask: impl FnOnce(Holding) -> Ask,
+    ) -> Result<Told, Error> {
+        let holding = Holding { path: task.step_id.clone(), task_id: task.task_id.clone(), epoch: task.epoch };
+        self.command(&task.run_id, Command::new(Actor::worker(worker), ask(holding))).await
+    }
+
+    pub async fn complete(&self, task: &LeasedTask, worker: &str, output: Option<Json>) -> Result<Told, Error> {
+        let report = Report { output, ..Report::default() };
+        self.report(task, worker, |holding| Ask::Complete { holding, report }).await
+    }
+
+    /// A worker in this process.
+    pub fn worker(&self, name: &str) -> Worker {
+        Worker::new(self.clone(), name)
+    }
+
+    /// Follows everything that is committed from now on.
+    pub fn watch(&self) -> Watcher {
+        self.inner.hub.watch()
+    }
+
+    /// Lets nothing more in, carries what waits, and stops.
+    pub async fn shutdown(&self) {
+        let inner = self.inner.clone();
+        let stop = move || inner.stop();
+        if tokio::task::spawn_blocking(stop).await.is_err() {
+            tracing::error!("the engine did not stop in order");
+        }
+    }
+}
+
+impl Inner {
+    fn stop(&self) {
+        self.requests.close();
+        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(lane) = lane {
+            let _ = lane.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What became of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    pub workflow: WorkflowId,
+    pub version: u32,
+    pub hash: Digest,
+    /// False: it says the same as the newest version.
+    pub new: bool,
+}
+
+fn told(answer: Answer) -> Result<Told, Error> {
+    match answer {
+        Answer::Run(told) => Ok(*told),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::Invalid(format!("the engine answered something else: {answer:?}"))
+}
+
+/// The lane's thread: while one commit is on its way to the disk, the next batch gathers.
+fn drive(mut lane: Lane<Sqlite>, requests: &Requests, clock: &dyn Clock, on_fatal: &OnFatal) {
+    loop {
+        let wait = Duration::from_micros(lane.due_at().since(clock.now()).micros());
+        let Some(batch) = requests.take(wait) else { break };
+        let carried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lane.carry(batch)));
+        match carried {
+            Ok(Ok(())) => {}
+            Ok(Err(fatal)) => {
+                requests.close();
+                on_fatal(&fatal);
+                return;
+            }
+            Err(_) => {
+                // A bug in the one writer: nothing it holds can be trusted any more.
+                requests.close();
+                let why = StoreError::Failed("the lane panicked".into());
+                on_fatal(&Fatal(crate::store::CommitError::Unknown(why)));
+                return;
+            }
+        }
+    }
+    lane.dismiss();
+}

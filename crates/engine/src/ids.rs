@@ -1,0 +1,52 @@
+//! The only source of randomness: ids of runs that nobody named, and of this process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use abide_core::ids::{RunId, derived_ulid};
+use abide_core::time::Timestamp;
+
+/// Makes ids that sort by time and are never made twice.
+#[derive(Clone, Debug)]
+pub struct Ids {
+    seed: Arc<str>,
+    made: Arc<AtomicU64>,
+}
+
+impl Ids {
+    /// Seeded by the operating system.
+    pub fn random() -> Ids {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the operating system gives randomness");
+        Ids::seeded(u128::from_le_bytes(bytes))
+    }
+
+    /// The same ids for the same seed, for tests that must be repeatable.
+    pub fn seeded(seed: u128) -> Ids {
+        Ids { seed: format!("{seed:032x}").into(), made: Arc::default() }
+    }
+
+    pub fn run(&self, now: Timestamp) -> RunId {
+        RunId::new(format!("run_{}", self.ulid(now)))
+    }
+
+    fn ulid(&self, now: Timestamp) -> String {
+        let n = self.made.fetch_add(1, Ordering::Relaxed);
+        derived_ulid(now, &RunId::from(&*self.seed), n, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_repeatable_by_seed() {
+        let now = Timestamp::from_micros(1_000_000);
+        let (one, other) = (Ids::seeded(1), Ids::seeded(1));
+        let first = one.run(now);
+        assert_eq!(first, other.run(now));
+        assert_ne!(first, one.run(now));
+        assert_ne!(Ids::random().run(now), Ids::random().run(now));
+    }
+}

@@ -1,0 +1,282 @@
+//! What may be asked of the engine, and what it answers.
+
+use std::collections::BTreeMap;
+
+use abide_core::contract::RunState;
+use abide_core::definition::{DefinitionError, Parsed};
+use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, RunId, TaskId, WorkerId, WorkflowId};
+use abide_core::run::OriginKind;
+use abide_core::run::command::{Actor, Command, Json, Rejection, Reply, Start};
+use abide_core::run::step::{Connection, TaskKind};
+use abide_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::store::Wanted;
+
+/// One request of one caller.
+#[derive(Debug)]
+pub struct Request {
+    pub namespace: Namespace,
+    /// The same key with the same content is answered alike and done once.
+    pub idempotency: Option<Idempotency>,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub struct Idempotency {
+    pub key: String,
+    /// Of everything that was asked.
+    pub digest: Digest,
+}
+
+#[derive(Debug)]
+pub enum What {
+    /// Keeps a document as a new version, unless it says the same as the newest.
+    Register(Box<Register>),
+    Start(Box<NewRun>),
+    Run(Box<ToRun>),
+    Claim(Claim),
+    /// A connection works again: everything that waits for it goes on.
+    Reconnected(Connection),
+    /// A connection is known to be broken: steps that need it wait without calling.
+    Broken(Connection),
+    Rerun(Box<Rerun>),
+}
+
+#[derive(Debug)]
+pub struct Register {
+    pub parsed: Parsed,
+    pub document: String,
+}
+
+#[derive(Debug)]
+pub struct NewRun {
+    pub workflow: WorkflowId,
+    /// None: the newest.
+    pub version: Option<u32>,
+    pub run_id: Option<RunId>,
+    pub actor: Actor,
+    pub start: Start,
+}
+
+/// A command for one run.
+#[derive(Debug)]
+pub struct ToRun {
+    pub run_id: RunId,
+    pub command: Command,
+    /// Groups of the person who asks.
+    pub groups: Vec<String>,
+    /// Refuse when the run has another version.
+    pub expected_seq: Option<u64>,
+    /// When this completes a task, lease the run's next one to the same worker.
+    pub claim_next: Option<WorkerId>,
+}
+
+/// A worker asks for tasks.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub worker: WorkerId,
+    pub wanted: Wanted,
+    pub max: usize,
+    pub window: Option<Span>,
+    pub claim_id: Option<String>,
+    /// Until when the worker waits when there is nothing.
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Rerun {
+    pub run_id: RunId,
+    pub kind: OriginKind,
+    pub from_step: Option<String>,
+    pub version: RerunVersion,
+    pub input: Option<Json>,
+    pub actor: Actor,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RerunVersion {
+    #[default]
+    Same,
+    Latest,
+    Number(u32),
+}
+
+/// What a caller gets when its request was durable.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Registered {
+        workflow: WorkflowId,
+        version: u32,
+        hash: Digest,
+        new: bool,
+    },
+    Run(Box<Told>),
+    Tasks(Vec<LeasedTask>),
+    /// How many runs this reconnect is the first to free.
+    Released(u64),
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    pub run_id: RunId,
+    pub state: RunState,
+    pub seq: u64,
+    pub reply: Reply,
+    /// The same was asked before, and this is what was answered.
+    pub replayed: bool,
+    /// The run's next task, already leased.
+    pub task: Option<LeasedTask>,
+}
+
+/// A task under a lease, with everything a worker needs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeasedTask {
+    pub task_id: TaskId,
+    pub run_id: RunId,
+    pub step_id: Path,
+    pub kind: TaskKind,
+    pub handler: Handler,
+    #[serde(serialize_with = "raw")]
+    pub input: Json,
+    pub attempt: u32,
+    pub epoch: Epoch,
+    pub idempotency_key: Digest,
+    pub lease_expires_at: Timestamp,
+    pub heartbeat_every_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    pub receipts: Vec<TaskReceipt>,
+    pub answers: Vec<TaskAnswer>,
+    pub workflow_id: WorkflowId,
+    pub workflow_version: u32,
+    pub trace_id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskReceipt {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "maybe_raw")]
+    pub result: Option<Json>,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskAnswer {
+    pub on: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "maybe_raw")]
+    pub payload: Option<Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    pub at: Timestamp,
+}
+
+fn raw<S: serde::Serializer>(json: &Json, serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::Error as _;
+    let value: &serde_json::value::RawValue = serde_json::from_str(json).map_err(S::Error::custom)?;
+    value.serialize(serializer)
+}
+
+fn maybe_raw<S: serde::Serializer>(json: &Option<Json>, serializer: S) -> Result<S::Ok, S::Error> {
+    match json {
+        Some(json) => raw(json, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error("{why}")]
+    Rejected {
+        why: Rejection,
+        /// What the run is, when the refusal is about a run.
+        state: Option<RunState>,
+    },
+    #[error("there is no workflow {0}")]
+    NoWorkflow(String),
+    #[error("{0}")]
+    Definition(DefinitionError),
+    #[error("an open run of this workflow has this unique value already: {0}")]
+    NotUnique(RunId),
+    #[error("a run id is `run_` and up to 64 letters, digits, `_` or `-`; {0:?} is not")]
+    BadRunId(String),
+    #[error("this idempotency key was used for another request")]
+    KeyReused,
+    #[error("the run has version {current}, not {expected}")]
+    VersionMismatch { current: u64, expected: u64 },
+    #[error("too much waits to be written already; try again")]
+    Overloaded,
+    #[error("the engine is stopping")]
+    ShuttingDown,
+    #[error("the disk is full; nothing was written")]
+    StorageFull,
+    #[error("the store cannot be used right now; nothing was written: {0}")]
+    StoreUnavailable(String),
+    #[error("nobody knows whether this was written; ask again with the same idempotency key")]
+    OutcomeUnknown,
+    #[error("what was asked took too long to read")]
+    TooSlow,
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    /// The stable name of the error; each has a page in the documentation.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Rejected { why, .. } => why.code(),
+            Error::NoWorkflow(_) => "workflow-not-found",
+            Error::Definition(error) => error.code(),
+            Error::NotUnique(_) => "run-exists",
+            Error::BadRunId(_) | Error::Invalid(_) => "validation-failed",
+            Error::KeyReused => "idempotency-key-reused",
+            Error::VersionMismatch { .. } => "version-mismatch",
+            Error::Overloaded | Error::TooSlow => "overloaded",
+            Error::ShuttingDown => "shutting-down",
+            Error::StorageFull => "storage-full",
+            Error::StoreUnavailable(_) => "store-unavailable",
+            Error::OutcomeUnknown => "outcome-unknown",
+        }
+    }
+}
+
+/// A request on its way, with the place where its answer goes.
+#[derive(Debug)]
+pub struct Asked {
+    pub request: Request,
+    pub reply: oneshot::Sender<Result<Answer, Error>>,
+}
+
+impl Asked {
+    pub fn new(request: Request) -> (Asked, oneshot::Receiver<Result<Answer, Error>>) {
+        let (reply, receiver) = oneshot::channel();
+        (Asked { request, reply }, receiver)
+    }
+}
+
+/// What is kept of an answer for its idempotency key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeptAnswer {
+    pub run_id: Option<RunId>,
+    pub released: Option<u64>,
+}
+
+/// Labels and the like of a start that only names a workflow and an input.
+impl NewRun {
+    pub fn of(workflow: impl Into<WorkflowId>, input: impl Into<Json>, actor: Actor) -> NewRun {
+        NewRun { workflow: workflow.into(), version: None, run_id: None, actor, start: Start::with_input(input) }
+    }
+
+    pub fn with_labels(mut self, labels: BTreeMap<String, String>) -> NewRun {
+        self.start.labels = labels;
+        self
+    }
+}

@@ -1,0 +1,268 @@
+//! The narrow waist: set-based, blocking verbs that carry a batch of decisions into a database. A store decides nothing;
+//! it keeps rows, finds them and says truthfully whether a commit happened.
+
+pub mod rows;
+pub mod sqlite;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use abide_core::contract::RunState;
+use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::run::command::Json;
+use abide_core::run::event::Record;
+use abide_core::run::step::{Connection, Step};
+use abide_core::run::{ConnectionFacts, Head, LateAnswer, Need, Working};
+use abide_core::time::Timestamp;
+
+use crate::message::Message;
+
+/// A run's number inside the store: small, and in the order of the starts, so that its rows lie together.
+pub type RunNo = i64;
+
+/// How a run is named from outside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunKey {
+    pub namespace: Namespace,
+    pub run_id: RunId,
+}
+
+/// A run as a decision needs it: its head, its open rows, and what is kept beside the log.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub no: RunNo,
+    pub run: Working,
+    pub wake_at: Option<Timestamp>,
+    pub late: BTreeMap<Path, LateAnswer>,
+}
+
+/// Something that was asked for with [`Need`]. What the store does not have is said to be absent.
+#[derive(Clone, Debug)]
+pub enum Found {
+    Step(Path, Option<Arc<Step>>),
+    Payload(PayloadName, Json),
+}
+
+/// A task that somebody may claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub run_id: RunId,
+    pub path: Path,
+    /// The higher the priority, the lower the rank.
+    pub rank: i64,
+    pub issued_at: Timestamp,
+}
+
+/// Which tasks a worker asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub queues: Vec<Queue>,
+    /// None: any handler, except bodies and what the engine executes itself.
+    pub handlers: Option<Vec<Handler>>,
+}
+
+/// A message between runs that waits to be applied.
+#[derive(Clone, Debug)]
+pub struct Posted {
+    pub key: PostKey,
+    pub message: Message,
+}
+
+/// What makes a message the same message.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PostKey {
+    pub target: RunKey,
+    pub source: RunId,
+    pub source_seq: u64,
+    pub n: u32,
+}
+
+/// A document as it was uploaded.
+#[derive(Clone, Debug)]
+pub struct StoredDefinition {
+    pub version: u32,
+    pub hash: Digest,
+    pub document: String,
+    pub created_at: Timestamp,
+}
+
+/// An answer that was given for an idempotency key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    pub digest: Digest,
+    pub answer: String,
+    pub at: Timestamp,
+}
+
+/// Everything that one transaction writes.
+#[derive(Debug, Default)]
+pub struct Writes {
+    pub runs: Vec<RunWrite>,
+    pub posted: Vec<Posted>,
+    pub applied: Vec<PostKey>,
+    pub kept: Vec<(Namespace, String, Kept)>,
+    pub definitions: Vec<(Namespace, WorkflowId, StoredDefinition)>,
+    pub connections: Vec<ConnectionWrite>,
+    pub late: Vec<LateWrite>,
+    /// Waits on a connection whose release was handed to their run.
+    pub released: Vec<(RunNo, Connection)>,
+    /// Runs that are looked at again only then, because their last look failed.
+    pub postponed: Vec<(RunNo, Timestamp)>,
+    /// Workers that have asked for work.
+    pub heard: Vec<Heard>,
+}
+
+/// A worker listens to a queue.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    pub namespace: Namespace,
+    pub queue: Queue,
+    pub worker: WorkerId,
+    /// None: all of the queue.
+    pub handlers: Option<Vec<Handler>>,
+    pub at: Timestamp,
+}
+
+impl Writes {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+            && self.posted.is_empty()
+            && self.applied.is_empty()
+            && self.kept.is_empty()
+            && self.definitions.is_empty()
+            && self.connections.is_empty()
+            && self.late.is_empty()
+            && self.released.is_empty()
+            && self.postponed.is_empty()
+            && self.heard.is_empty()
+    }
+}
+
+/// What changed of one run.
+#[derive(Debug)]
+pub struct RunWrite {
+    pub no: RunNo,
+    /// The version that the store must have; 0 for a run that begins.
+    pub from_seq: u64,
+    pub head: Head,
+    /// What lists filter by.
+    pub shown: rows::Shown,
+    /// When the sweep looks at it, if that changes.
+    pub wake_at: Option<Option<Timestamp>>,
+    pub records: Vec<Record>,
+    pub steps: Vec<StepWrite>,
+    pub payloads: Vec<(PayloadName, Json)>,
+}
+
+#[derive(Debug)]
+pub struct StepWrite {
+    /// As the store has it.
+    pub before: Option<Arc<Step>>,
+    pub after: Arc<Step>,
+    /// Only what heartbeats move has changed.
+    pub only_live: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct ConnectionWrite {
+    pub namespace: Namespace,
+    pub connection: Connection,
+    pub facts: ConnectionFacts,
+    /// Raise the generation for every run that waits.
+    pub release: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct LateWrite {
+    pub no: RunNo,
+    pub path: Path,
+    pub worker: WorkerId,
+    pub answer: LateAnswer,
+}
+
+/// A commit, as readers of everything see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touched {
+    pub no: RunNo,
+    pub from_seq: u64,
+    pub to_seq: u64,
+}
+
+/// An accident, not an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("the disk is full")]
+    Full,
+    #[error("the store did not answer in time: {0}")]
+    Busy(String),
+    #[error("a run was changed by somebody else")]
+    Conflict,
+    #[error("the store holds something unreadable: {0}")]
+    Corrupt(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How a commit ended when it did not say "done".
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// Nothing was written; known for certain.
+    #[error("nothing was written: {0}")]
+    NotDone(StoreError),
+    /// It may have happened or not. Nothing may be promised or denied any more.
+    #[error("nobody knows whether it was written: {0}")]
+    Unknown(StoreError),
+}
+
+pub type Stored<T = ()> = Result<T, StoreError>;
+
+/// One writer. Between `begin` and `commit` everything is one transaction.
+pub trait Store: Send {
+    fn begin(&mut self) -> Stored;
+    fn write(&mut self, writes: &Writes) -> Stored;
+    /// Writes the batch's own row, by which an unknown outcome can be looked up, and makes everything durable.
+    fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError>;
+    fn rollback(&mut self);
+
+    /// The number of the last batch, and of the last run.
+    fn last_numbers(&mut self) -> Stored<(i64, RunNo)>;
+    fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>>;
+    fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>>;
+    /// All rows of a run.
+    fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>>;
+    /// Runs whose `wake_at` has come, the most overdue first.
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>>;
+    fn next_wake(&mut self) -> Stored<Option<Timestamp>>;
+    /// By priority, then by age.
+    fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>>;
+    /// Messages that wait, in the order in which they were written.
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>>;
+    /// Waits that a reconnect released and whose runs have not heard of it.
+    fn to_release(&mut self, limit: usize) -> Stored<Vec<(RunKey, RunNo, Connection)>>;
+    fn kept(&mut self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>>;
+    /// The newest version when none is named.
+    fn definition(
+        &mut self,
+        namespace: &Namespace,
+        workflow: &WorkflowId,
+        version: Option<u32>,
+    ) -> Stored<Option<StoredDefinition>>;
+    /// The open run that has this `unique` value.
+    fn open_run(&mut self, namespace: &Namespace, workflow: &WorkflowId, unique: &str) -> Stored<Option<RunId>>;
+    fn connections(&mut self) -> Stored<Vec<(Namespace, Connection, ConnectionFacts)>>;
+    /// How many runs wait for a connection and were not released yet.
+    fn waiting_for(&mut self, namespace: &Namespace, connection: &Connection) -> Stored<u64>;
+    /// The last lease that was given for a path, and to whom.
+    fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>>;
+    /// Since when an engine has served without a gap, and when it last did.
+    fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>>;
+    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored;
+}
+
+/// The bucket of the index on states: what moves at every step shares one, so that moving costs no index.
+pub fn bucket(state: RunState, delayed: bool) -> &'static str {
+    match state {
+        RunState::Queued | RunState::Running if !delayed => "active",
+        state => state.as_str(),
+    }
+}

@@ -1,0 +1,339 @@
+//! Loading: what a decision needs, and who is due, ready or waiting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use abide_core::contract::{Cause, Evidence, Layer, RunState};
+use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, RunId, WorkerId, WorkflowId};
+use abide_core::run::command::{Actor, ActorKind, Json};
+use abide_core::run::event::Record;
+use abide_core::run::step::{Connection, Live, Progress, Step};
+use abide_core::run::{ConnectionFacts, Head, LateAnswer, Need, Started, Working};
+use abide_core::time::Timestamp;
+use rusqlite::{Connection as Db, OptionalExtension, Row, params};
+use serde_json::value::RawValue;
+
+use super::super::{
+    Candidate, Found, Kept, Loaded, PostKey, Posted, RunKey, RunNo, StoreError, Stored, StoredDefinition, Wanted,
+};
+use super::corrupt;
+
+fn parse<'a, T: serde::Deserialize<'a>>(text: &'a str, what: &str) -> Stored<T> {
+    serde_json::from_str(text).map_err(|error| StoreError::Corrupt(format!("{what}: {error}")))
+}
+
+pub(super) fn instant(micros: Option<i64>) -> Option<Timestamp> {
+    micros.map(Timestamp::from_micros)
+}
+
+pub(super) fn digest(bytes: &[u8]) -> Stored<Digest> {
+    bytes.try_into().map(Digest).map_err(|_| corrupt("a digest has 32 bytes"))
+}
+
+/// A run's head, put together again from its two rows.
+pub(super) fn head(head: &str, started: &str) -> Stored<Head> {
+    let mut head: Head = parse(head, "a head")?;
+    head.started = Arc::new(parse::<Started>(started, "a start")?);
+    Ok(head)
+}
+
+pub(super) fn run(db: &Db, key: &RunKey) -> Stored<Option<Loaded>> {
+    let text = "
+        select run_no, head, started, wake_at
+        from   runs join run_starts using (run_no)
+        where  run_id = ?1 and namespace = ?2";
+    let found = db
+        .prepare_cached(text)?
+        .query_row(params![key.run_id.as_str(), key.namespace.as_str()], |row| {
+            Ok((row.get::<_, RunNo>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get(3)?))
+        })
+        .optional()?;
+    let Some((no, head_text, started, wake_at)) = found else { return Ok(None) };
+    let head = head(&head_text, &started)?;
+    let open = steps(db, no, true)?;
+    let steps = open.into_iter().map(|step| (step.path.clone(), Some(step))).collect();
+    let run = Working { head, steps, payloads: BTreeMap::new() };
+    Ok(Some(Loaded { no, run, wake_at: instant(wake_at), late: late(db, no)? }))
+}
+
+/// The rows of a run, or only those that may still act.
+pub(super) fn steps(db: &Db, no: RunNo, only_open: bool) -> Stored<Vec<Arc<Step>>> {
+    let text = match only_open {
+        true => "select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1 and open = 1",
+        false => "select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1",
+    };
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query([no])?;
+    let mut steps = Vec::new();
+    while let Some(row) = rows.next()? {
+        steps.push(step(row)?);
+    }
+    Ok(steps)
+}
+
+fn step(row: &Row<'_>) -> Stored<Arc<Step>> {
+    let mut step: Step = parse(row.get_ref(0)?.as_str().map_err(corrupt)?, "a step")?;
+    if let (true, Some(expires_at), Some(beat_at)) = (step.is_leased(), instant(row.get(1)?), instant(row.get(2)?)) {
+        let progress: Option<String> = row.get(3)?;
+        let progress = progress.map(|text| parse::<Progress>(&text, "progress")).transpose()?;
+        step.live = Some(Live { expires_at, last_heartbeat_at: beat_at, progress });
+    }
+    Ok(Arc::new(step))
+}
+
+pub(super) fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, LateAnswer>> {
+    let mut statement = db.prepare_cached("select path, output, at from late_answers where run_no = ?1")?;
+    let rows = statement.query_map([no], |row| {
+        let answer = LateAnswer { output: row.get::<_, String>(1)?.into(), at: Timestamp::from_micros(row.get(2)?) };
+        Ok((Path::new(row.get::<_, String>(0)?), answer))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
+    match need {
+        Need::Step(path) => {
+            let text = "
+                select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1 and path = ?2";
+            let mut statement = db.prepare_cached(text)?;
+            let mut rows = statement.query(params![no, path.as_str()])?;
+            let found = rows.next()?.map(step).transpose()?;
+            Ok(Found::Step(path.clone(), found))
+        }
+        Need::Payload(name) => {
+            let json = payload(db, no, name)?.unwrap_or_else(|| "null".into());
+            Ok(Found::Payload(name.clone(), json))
+        }
+    }
+}
+
+pub(super) fn payload(db: &Db, no: RunNo, name: &PayloadName) -> Stored<Option<Json>> {
+    let text = "select bytes from payloads where run_no = ?1 and name = ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![no, name.as_str()])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let bytes = row.get_ref(0)?.as_blob().map_err(corrupt)?;
+    Ok(Some(std::str::from_utf8(bytes).map_err(corrupt)?.into()))
+}
+
+pub(super) fn due(db: &Db, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+    let text = "
+        select namespace, run_id from runs
+        where  wake_at is not null and wake_at <= ?1
+        order  by wake_at
+        limit  ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map(params![now.micros(), limit as i64], |row| key(row, 0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn key(row: &Row<'_>, at: usize) -> rusqlite::Result<RunKey> {
+    let (namespace, run_id): (String, String) = (row.get(at)?, row.get(at + 1)?);
+    Ok(RunKey { namespace: Namespace::new(namespace), run_id: RunId::new(run_id) })
+}
+
+/// Tasks of one handler in the order in which they are due. The primary key serves it.
+const READY: &str = "
+    select run_id, path, rank, issued_at, body
+    from   ready_tasks
+    where  namespace = ?1 and queue = ?2 and handler = ?3
+    order  by rank, issued_at, run_no, path
+    limit  ?4";
+
+pub(super) fn ready(db: &Db, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>> {
+    let mut found = Vec::new();
+    for queue in &wanted.queues {
+        let handlers = match &wanted.handlers {
+            Some(handlers) => handlers.iter().map(|handler| handler.to_string()).collect(),
+            None => handlers_in(db, namespace, queue.as_str())?,
+        };
+        for handler in handlers {
+            let mut statement = db.prepare_cached(READY)?;
+            let mut rows = statement.query(params![namespace.as_str(), queue.as_str(), handler, limit as i64])?;
+            while let Some(row) = rows.next()? {
+                // A body goes only to a worker that offers its revision by name.
+                if wanted.handlers.is_none() && row.get::<_, bool>(4)? {
+                    break;
+                }
+                found.push(Candidate {
+                    run_id: RunId::new(row.get::<_, String>(0)?),
+                    path: Path::new(row.get::<_, String>(1)?),
+                    rank: row.get(2)?,
+                    issued_at: Timestamp::from_micros(row.get(3)?),
+                });
+            }
+        }
+    }
+    found.sort_by(|one, other| {
+        (one.rank, one.issued_at, &one.run_id, &one.path).cmp(&(
+            other.rank,
+            other.issued_at,
+            &other.run_id,
+            &other.path,
+        ))
+    });
+    found.truncate(limit);
+    Ok(found)
+}
+
+/// The handlers that have tasks in a queue, by jumping from one to the next; what the engine executes itself is left out.
+fn handlers_in(db: &Db, namespace: &Namespace, queue: &str) -> Stored<Vec<String>> {
+    let text = "
+        select handler from ready_tasks
+        where  namespace = ?1 and queue = ?2 and handler > ?3
+        order  by handler
+        limit  1";
+    let mut statement = db.prepare_cached(text)?;
+    let mut handlers: Vec<String> = Vec::new();
+    let mut last = String::new();
+    loop {
+        let next = statement.query_row(params![namespace.as_str(), queue, last], |row| row.get::<_, String>(0));
+        let Some(handler) = next.optional()? else { return Ok(handlers) };
+        last.clone_from(&handler);
+        if !handler.starts_with("abide:") {
+            handlers.push(handler);
+        }
+    }
+}
+
+pub(super) fn posted(db: &Db, limit: usize) -> Stored<Vec<Posted>> {
+    let text = "
+        select namespace, target, source, source_seq, source_n, message from inbox order by n limit ?1";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query([limit as i64])?;
+    let mut posted = Vec::new();
+    while let Some(row) = rows.next()? {
+        let source = RunId::new(row.get::<_, String>(2)?);
+        let key = PostKey { target: key(row, 0)?, source, source_seq: row.get::<_, i64>(3)? as u64, n: row.get(4)? };
+        posted.push(Posted { key, message: parse(&row.get::<_, String>(5)?, "a message")? });
+    }
+    Ok(posted)
+}
+
+pub(super) fn to_release(db: &Db, limit: usize) -> Stored<Vec<(RunKey, RunNo, Connection)>> {
+    let text = "
+        select distinct runs.namespace, runs.run_id, run_no, tool, account
+        from   connection_waits join runs using (run_no)
+        where  released = 1
+        order  by run_no
+        limit  ?1";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([limit as i64], |row| {
+        Ok((key(row, 0)?, row.get(2)?, Connection { tool: row.get(3)?, account: row.get(4)? }))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn kept(db: &Db, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
+    let text = "select digest, answer, at from idempotency_keys where namespace = ?1 and key = ?2";
+    let found = db
+        .prepare_cached(text)?
+        .query_row(params![namespace.as_str(), key], |row| {
+            Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+        })
+        .optional()?;
+    found
+        .map(|(bytes, answer, at)| Ok(Kept { digest: digest(&bytes)?, answer, at: Timestamp::from_micros(at) }))
+        .transpose()
+}
+
+pub(super) fn definition(
+    db: &Db,
+    namespace: &Namespace,
+    workflow: &WorkflowId,
+    version: Option<u32>,
+) -> Stored<Option<StoredDefinition>> {
+    let text = "
+        select version, hash, document, created_at from definitions
+        where  namespace = ?1 and workflow_id = ?2 and version = coalesce(?3, version)
+        order  by version desc
+        limit  1";
+    let found = db
+        .prepare_cached(text)?
+        .query_row(params![namespace.as_str(), workflow.as_str(), version], |row| {
+            Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?, row.get(2)?, row.get(3)?))
+        })
+        .optional()?;
+    let Some((version, hash, document, at)) = found else { return Ok(None) };
+    let created_at = Timestamp::from_micros(at);
+    Ok(Some(StoredDefinition { version, hash: digest(&hash)?, document, created_at }))
+}
+
+pub(super) fn connections(db: &Db) -> Stored<Vec<(Namespace, Connection, ConnectionFacts)>> {
+    let text = "select namespace, tool, account, generation, reconnected_at, broken from connections";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([], |row| {
+        let facts = ConnectionFacts {
+            generation: row.get::<_, i64>(3)? as u64,
+            reconnected_at: instant(row.get(4)?),
+            broken: row.get(5)?,
+        };
+        let connection = Connection { tool: row.get(1)?, account: row.get(2)? };
+        Ok((Namespace::new(row.get::<_, String>(0)?), connection, facts))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Events of a run after one, in order.
+pub(super) fn events(db: &Db, no: RunNo, after: u64, limit: usize) -> Stored<Vec<Record>> {
+    let text = "
+        select seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id, attempt, payload,
+               evidence, hash
+        from   run_events
+        where  run_no = ?1 and seq > ?2
+        order  by seq
+        limit  ?3";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![no, after as i64, i64::try_from(limit).unwrap_or(i64::MAX)])?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next()? {
+        events.push(event(row)?);
+    }
+    Ok(events)
+}
+
+fn event(row: &Row<'_>) -> Stored<Record> {
+    let text = |at: usize| -> Stored<String> { Ok(row.get(at)?) };
+    let state = |at: usize| -> Stored<Option<RunState>> {
+        let text: Option<String> = row.get(at)?;
+        text.map(|text| RunState::parse(&text).ok_or_else(|| corrupt(format!("{text} is no state")))).transpose()
+    };
+    let evidence: Option<String> = row.get(13)?;
+    Ok(Record {
+        seq: row.get::<_, i64>(0)? as u64,
+        v: row.get(1)?,
+        at: Timestamp::from_micros(row.get(2)?),
+        actor: Actor {
+            kind: ActorKind::parse(&text(3)?).ok_or_else(|| corrupt("an unknown kind of actor"))?,
+            id: text(4)?,
+        },
+        cause: Cause::parse(&text(5)?).ok_or_else(|| corrupt("an unknown cause"))?,
+        layer: Layer::parse(&text(6)?).ok_or_else(|| corrupt("an unknown layer"))?,
+        kind: text(7)?,
+        from_state: state(8)?,
+        to_state: state(9)?,
+        step_id: row.get::<_, Option<String>>(10)?.map(Path::new),
+        attempt: row.get(11)?,
+        payload: RawValue::from_string(text(12)?).map_err(corrupt)?,
+        evidence: evidence.map(|text| parse::<Vec<Evidence>>(&text, "evidence")).transpose()?.unwrap_or_default(),
+        hash: digest(row.get_ref(14)?.as_blob().map_err(corrupt)?)?,
+    })
+}
+
+/// Read backwards from the end of the log: it is asked only when somebody comes too late.
+pub(super) fn last_claim(db: &Db, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
+    #[derive(serde::Deserialize)]
+    struct Claimed {
+        owner: WorkerId,
+        epoch: Epoch,
+    }
+    let text = "
+        select payload from run_events
+        where  run_no = ?1 and kind = 'task.claimed' and step_id = ?2
+        order  by seq desc
+        limit  1";
+    let found = db.prepare_cached(text)?.query_row(params![no, path.as_str()], |row| row.get::<_, String>(0));
+    let Some(payload) = found.optional()? else { return Ok(None) };
+    let Claimed { owner, epoch } = parse(&payload, "a claim")?;
+    Ok(Some((epoch, owner)))
+}

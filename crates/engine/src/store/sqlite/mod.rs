@@ -1,0 +1,217 @@
+//! The embedded store: one SQLite file in WAL mode with one writer and a pool of readers.
+
+mod load;
+mod open;
+mod write;
+
+pub mod feed;
+
+use std::sync::Arc;
+
+use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
+use abide_core::run::step::{Connection, Step};
+use abide_core::run::{ConnectionFacts, Need};
+use abide_core::time::Timestamp;
+use rusqlite::{Connection as Db, ErrorCode, OptionalExtension, params};
+
+use super::{
+    Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
+    Touched, Wanted, Writes,
+};
+use crate::testing::{Point, at_failpoint};
+
+pub use open::{Files, Readers};
+
+/// The one writer of a data directory.
+#[derive(Debug)]
+pub struct Sqlite {
+    db: Db,
+    files: Files,
+    readers: Arc<Readers>,
+    /// The last message that waits, so that new ones come after it.
+    last_posted: i64,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> StoreError {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => StoreError::Full,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Corrupt(error.to_string()),
+            _ => StoreError::Failed(error.to_string()),
+        }
+    }
+}
+
+fn corrupt(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(error.to_string())
+}
+
+impl Sqlite {
+    /// Opens (and creates, and migrates) a data directory. Only one process can.
+    pub fn open(files: Files) -> Stored<Sqlite> {
+        let db = files.writer()?;
+        let readers = Arc::new(Readers::new(files.clone())?);
+        let last_posted = db.query_row("select coalesce(max(n), 0) from inbox", [], |row| row.get(0))?;
+        Ok(Sqlite { db, files, readers, last_posted })
+    }
+
+    pub fn readers(&self) -> Arc<Readers> {
+        self.readers.clone()
+    }
+
+    /// After a full disk only a fresh look at the file tells what was written: no connection may stay open.
+    fn reopen(&mut self) -> Stored {
+        self.readers.close();
+        // The old connection is closed before the new one is opened.
+        self.db = Db::open_in_memory()?;
+        self.db = self.files.writer()?;
+        self.readers.reopen()?;
+        Ok(())
+    }
+
+    fn has_batch(&self, batch: i64) -> Stored<bool> {
+        let found = self.db.query_row("select 1 from batches where batch = ?1", [batch], |_| Ok(())).optional()?;
+        Ok(found.is_some())
+    }
+
+    fn try_commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Stored {
+        let mut statement = self.db.prepare_cached("insert into batches (batch, at, touched) values (?1, ?2, ?3)")?;
+        statement.execute(params![batch, now.micros(), feed::encode(touched)])?;
+        drop(statement);
+        at_failpoint(Point::BeforeCommit);
+        self.db.execute_batch("commit")?;
+        at_failpoint(Point::AfterCommit);
+        Ok(())
+    }
+}
+
+impl Store for Sqlite {
+    fn begin(&mut self) -> Stored {
+        Ok(self.db.prepare_cached("begin immediate")?.raw_execute().map(drop)?)
+    }
+
+    fn write(&mut self, writes: &Writes) -> Stored {
+        self.write_all(writes)
+    }
+
+    fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError> {
+        match self.try_commit(batch, now, touched) {
+            Ok(()) => Ok(()),
+            Err(StoreError::Full) => {
+                self.reopen().map_err(CommitError::Unknown)?;
+                match self.has_batch(batch) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(CommitError::NotDone(StoreError::Full)),
+                    Err(error) => Err(CommitError::Unknown(error)),
+                }
+            }
+            // Measured: a commit that reports an I/O error may be found committed after a restart.
+            Err(error) => Err(CommitError::Unknown(error)),
+        }
+    }
+
+    fn rollback(&mut self) {
+        if !self.db.is_autocommit() {
+            // SQLite may have rolled back by itself; then there is nothing left to do.
+            let _ = self.db.execute_batch("rollback");
+        }
+    }
+
+    fn last_numbers(&mut self) -> Stored<(i64, RunNo)> {
+        let text = "select coalesce((select max(batch) from batches), 0),
+                           max(coalesce((select max(run_no) from runs), 0), coalesce((select max(run_no) from archived_runs), 0))";
+        Ok(self.db.query_row(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+    }
+
+    fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>> {
+        load::run(&self.db, key)
+    }
+
+    fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
+        needs.iter().map(|need| load::need(&self.db, no, need)).collect()
+    }
+
+    fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>> {
+        load::steps(&self.db, no, false)
+    }
+
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+        load::due(&self.db, now, limit)
+    }
+
+    fn next_wake(&mut self) -> Stored<Option<Timestamp>> {
+        let text = "select min(wake_at) from runs where wake_at is not null";
+        let at: Option<i64> = self.db.prepare_cached(text)?.query_row([], |row| row.get(0))?;
+        Ok(at.map(Timestamp::from_micros))
+    }
+
+    fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>> {
+        load::ready(&self.db, namespace, wanted, limit)
+    }
+
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
+        load::posted(&self.db, limit)
+    }
+
+    fn to_release(&mut self, limit: usize) -> Stored<Vec<(RunKey, RunNo, Connection)>> {
+        load::to_release(&self.db, limit)
+    }
+
+    fn kept(&mut self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
+        load::kept(&self.db, namespace, key)
+    }
+
+    fn definition(
+        &mut self,
+        namespace: &Namespace,
+        workflow: &WorkflowId,
+        version: Option<u32>,
+    ) -> Stored<Option<StoredDefinition>> {
+        load::definition(&self.db, namespace, workflow, version)
+    }
+
+    fn open_run(&mut self, namespace: &Namespace, workflow: &WorkflowId, unique: &str) -> Stored<Option<RunId>> {
+        let text = "
+            select run_id from runs
+            where  namespace = ?1 and workflow_id = ?2 and unique_value = ?3 and ended_at is null";
+        let found = self
+            .db
+            .prepare_cached(text)?
+            .query_row(params![namespace.as_str(), workflow.as_str(), unique], |row| row.get::<_, String>(0))
+            .optional()?;
+        Ok(found.map(RunId::new))
+    }
+
+    fn connections(&mut self) -> Stored<Vec<(Namespace, Connection, ConnectionFacts)>> {
+        load::connections(&self.db)
+    }
+
+    fn waiting_for(&mut self, namespace: &Namespace, connection: &Connection) -> Stored<u64> {
+        let text = "
+            select count(distinct run_no) from connection_waits
+            where  namespace = ?1 and tool = ?2 and account = ?3 and released = 0";
+        let count: i64 = self
+            .db
+            .prepare_cached(text)?
+            .query_row(params![namespace.as_str(), connection.tool, connection.account], |row| row.get(0))?;
+        Ok(count as u64)
+    }
+
+    fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
+        load::last_claim(&self.db, no, path)
+    }
+
+    fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {
+        let row = self.db.query_row("select since, last_at from serving", [], |row| Ok((row.get(0)?, row.get(1)?)));
+        Ok(row.optional()?.map(|(since, last)| (Timestamp::from_micros(since), Timestamp::from_micros(last))))
+    }
+
+    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored {
+        let text = "
+            insert into serving (one, since, last_at) values (1, ?1, ?2)
+            on conflict do update set since = excluded.since, last_at = excluded.last_at";
+        self.db.prepare_cached(text)?.execute([since.micros(), now.micros()])?;
+        Ok(())
+    }
+}

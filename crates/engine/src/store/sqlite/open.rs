@@ -1,0 +1,217 @@
+//! Opening the files: the lock on the directory, the settings that make commits durable, the migrations, the readers.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection as Db, OpenFlags};
+
+use super::super::{StoreError, Stored};
+use crate::clock::Stopwatch;
+use crate::testing::{Point, at_failpoint};
+
+/// Each is applied once, in order, in a transaction of its own. They only go forward.
+const MIGRATIONS: &[(&str, &str)] = &[("001_runs", include_str!("migrations/001_runs.sql"))];
+
+/// How long a foreign process may hold the write lock before a batch is refused.
+const WRITER_WAIT: Duration = Duration::from_secs(5);
+/// A reader that takes longer is cut off: it would keep the WAL from being reused.
+const READER_CAP: Duration = Duration::from_secs(10);
+const READERS: usize = 4;
+
+/// Where a store lives. Holding it holds the lock on the directory.
+#[derive(Clone, Debug)]
+pub struct Files {
+    place: Place,
+    _lock: Option<Arc<File>>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Directory(PathBuf),
+    /// A database of this name that lives as long as a connection to it.
+    Memory(Arc<str>),
+}
+
+impl Files {
+    /// Locks a data directory, which is made if it is not there.
+    pub fn lock(directory: &Path) -> Stored<Files> {
+        let failed =
+            |what: &str, error: std::io::Error| StoreError::Failed(format!("{what} {}: {error}", directory.display()));
+        make_private(directory).map_err(|error| failed("cannot make", error))?;
+        let path = directory.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .map_err(|error| failed("cannot open the lock of", error))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Files { place: Place::Directory(directory.to_owned()), _lock: Some(Arc::new(lock)) }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Failed(format!(
+                "another process uses {}: only one engine can open a data directory",
+                directory.display()
+            ))),
+            Err(TryLockError::Error(error)) => Err(failed("cannot lock", error)),
+        }
+    }
+
+    /// A store that is gone when it is dropped, for tests and trials.
+    pub fn in_memory(name: &str) -> Files {
+        Files { place: Place::Memory(name.into()), _lock: None }
+    }
+
+    /// The file that holds everything; its WAL lies beside it.
+    pub fn database(&self) -> Option<PathBuf> {
+        match &self.place {
+            Place::Directory(directory) => Some(directory.join("abide.db")),
+            Place::Memory(_) => None,
+        }
+    }
+
+    fn connect(&self, flags: OpenFlags) -> Stored<Db> {
+        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = match &self.place {
+            Place::Directory(directory) => Db::open_with_flags(directory.join("abide.db"), flags)?,
+            Place::Memory(name) => {
+                let address = format!("file:{name}?mode=memory&cache=shared");
+                Db::open_with_flags(address, flags | OpenFlags::SQLITE_OPEN_URI)?
+            }
+        };
+        db.busy_timeout(WRITER_WAIT)?;
+        db.set_prepared_statement_cache_capacity(128);
+        Ok(db)
+    }
+
+    /// A connection that writes: durable at every commit, and migrated.
+    pub fn writer(&self) -> Stored<Db> {
+        let mut db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        db.pragma_update(None, "journal_mode", "wal")?;
+        db.pragma_update(None, "synchronous", "full")?;
+        db.pragma_update(None, "cache_size", -64 * 1024)?;
+        db.pragma_update(None, "wal_autocheckpoint", 4_000)?;
+        db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        db.pragma_update(None, "mmap_size", 0)?;
+        db.pragma_update(None, "temp_store", "memory")?;
+        migrate(&mut db)?;
+        Ok(db)
+    }
+
+    /// A connection that only reads, with a cap on how long one statement may take.
+    pub fn reader(&self) -> Stored<Db> {
+        let db = match &self.place {
+            Place::Directory(_) => self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?,
+            // A shared memory database knows no read-only connections beside a writer; the pragma stands in for them.
+            Place::Memory(_) => {
+                let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+                db.pragma_update(None, "read_uncommitted", true)?;
+                db
+            }
+        };
+        db.pragma_update(None, "query_only", true)?;
+        db.pragma_update(None, "cache_size", -8 * 1024)?;
+        Ok(db)
+    }
+}
+
+/// Only the owner may look inside.
+fn make_private(directory: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
+}
+
+/// Brings the schema up to date. A newer schema than this program knows is refused.
+fn migrate(db: &mut Db) -> Stored {
+    let known = MIGRATIONS.len() as i64;
+    let applied: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if applied > known {
+        return Err(StoreError::Failed(format!(
+            "the data has schema {applied} and this program knows {known}: use the newer program"
+        )));
+    }
+    for (number, (name, text)) in MIGRATIONS.iter().enumerate().skip(applied as usize) {
+        let failed = |error: rusqlite::Error| StoreError::Failed(format!("migration {name} failed: {error}"));
+        let tx = db.transaction().map_err(failed)?;
+        tx.execute_batch(text).map_err(failed)?;
+        at_failpoint(Point::InMigration);
+        tx.pragma_update(None, "user_version", number as i64 + 1).map_err(failed)?;
+        tx.commit().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Connections that only read. Each answer is one snapshot.
+#[derive(Debug)]
+pub struct Readers {
+    files: Files,
+    idle: Mutex<Idle>,
+    returned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    connections: Vec<Db>,
+    lent: usize,
+    closed: bool,
+}
+
+impl Readers {
+    pub fn new(files: Files) -> Stored<Readers> {
+        let first = files.reader()?;
+        let idle = Idle { connections: vec![first], lent: 0, closed: false };
+        Ok(Readers { files, idle: Mutex::new(idle), returned: Condvar::new() })
+    }
+
+    /// Reads in one snapshot.
+    pub fn read<T>(&self, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
+        let mut db = self.borrow()?;
+        let watch = Stopwatch::start();
+        db.progress_handler(10_000, Some(move || watch.elapsed() > READER_CAP))?;
+        let answer = match db.transaction() {
+            Ok(snapshot) => read(&snapshot),
+            Err(error) => Err(error.into()),
+        };
+        let mut idle = self.lock();
+        idle.lent -= 1;
+        idle.connections.push(db);
+        self.returned.notify_all();
+        answer
+    }
+
+    fn borrow(&self) -> Stored<Db> {
+        let mut idle = self.lock();
+        while idle.closed || (idle.connections.is_empty() && idle.lent >= READERS) {
+            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        }
+        idle.lent += 1;
+        if let Some(db) = idle.connections.pop() {
+            return Ok(db);
+        }
+        drop(idle);
+        self.files.reader().inspect_err(|_| self.lock().lent -= 1)
+    }
+
+    /// Waits for the readers that are out and closes all of them.
+    pub(super) fn close(&self) {
+        let mut idle = self.lock();
+        idle.closed = true;
+        while idle.lent > 0 {
+            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        }
+        idle.connections.clear();
+    }
+
+    pub(super) fn reopen(&self) -> Stored {
+        self.lock().closed = false;
+        self.returned.notify_all();
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

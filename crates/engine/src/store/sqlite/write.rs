@@ -1,0 +1,391 @@
+//! Writing: every row that a batch of decisions changed, and nothing else.
+
+use abide_core::ids::Path;
+use abide_core::run::event::Record;
+use abide_core::run::step::Step;
+use abide_core::run::{Head, Started};
+use abide_core::time::Timestamp;
+use rusqlite::{Connection as Db, params};
+
+use super::super::{RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
+use super::{Sqlite, corrupt};
+use crate::testing::{Point, at_failpoint};
+
+const INSERT_RUN: &str = "
+    insert into runs (run_no, namespace, run_id, workflow_id, workflow_version, bucket, state, seq, step_id, reason,
+                      failure_kind, owner_id, data_region, parent_run, origin_run, unique_value, created_at, updated_at,
+                      ended_at, wake_at, pinned, head)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)";
+
+/// Touches no index: what changes at every step.
+const UPDATE_RUN: &str = "
+    update runs
+    set    state = ?3, seq = ?4, step_id = ?5, reason = ?6, updated_at = ?7, pinned = ?8, head = ?9
+    where  run_no = ?1 and seq = ?2";
+
+/// Also what is indexed: when a run parks, ends or has another time to wake.
+const MOVE_RUN: &str = "
+    update runs
+    set    state = ?3, seq = ?4, step_id = ?5, reason = ?6, updated_at = ?7, pinned = ?8, head = ?9,
+           bucket = ?10, failure_kind = ?11, ended_at = ?12, wake_at = ?13
+    where  run_no = ?1 and seq = ?2";
+
+const INSERT_EVENT: &str = "
+    insert into run_events (run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
+                            attempt, payload, evidence, hash)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+
+const INSERT_STEP: &str = "
+    insert into steps (run_no, path, state, open, row, expires_at, last_heartbeat_at, progress)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+    on conflict do update set state = excluded.state, open = excluded.open, row = excluded.row,
+        expires_at = excluded.expires_at, last_heartbeat_at = excluded.last_heartbeat_at, progress = excluded.progress";
+
+/// The last heartbeat stays known when the lease is over.
+const UPDATE_STEP: &str = "
+    update steps
+    set    state = ?3, row = ?4, expires_at = ?5, last_heartbeat_at = coalesce(?6, last_heartbeat_at), progress = ?7
+    where  run_no = ?1 and path = ?2";
+
+const MOVE_STEP: &str = "
+    update steps
+    set    state = ?3, row = ?4, expires_at = ?5, last_heartbeat_at = coalesce(?6, last_heartbeat_at), progress = ?7,
+           open = ?8
+    where  run_no = ?1 and path = ?2";
+
+const BEAT: &str = "
+    update steps set expires_at = ?3, last_heartbeat_at = ?4, progress = ?5 where run_no = ?1 and path = ?2";
+
+const DELETE_READY: &str = "
+    delete from ready_tasks
+    where  namespace = ?1 and queue = ?2 and handler = ?3 and rank = ?4 and issued_at = ?5 and run_no = ?6 and path = ?7";
+
+const INSERT_READY: &str = "
+    insert into ready_tasks (namespace, queue, handler, rank, issued_at, run_no, path, run_id, body)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
+impl Sqlite {
+    pub(super) fn write_all(&mut self, writes: &Writes) -> Stored {
+        at_failpoint(Point::BeforeWrite);
+        for run in &writes.runs {
+            write_run(&self.db, run)?;
+        }
+        at_failpoint(Point::AfterRows);
+        self.write_messages(writes)?;
+        write_others(&self.db, writes)
+    }
+
+    fn write_messages(&mut self, writes: &Writes) -> Stored {
+        for posted in &writes.posted {
+            self.last_posted += 1;
+            let text = "
+                insert into inbox (n, namespace, target, source, source_seq, source_n, message)
+                values (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+            self.db.prepare_cached(text)?.execute(params![
+                self.last_posted,
+                posted.key.target.namespace.as_str(),
+                posted.key.target.run_id.as_str(),
+                posted.key.source.as_str(),
+                posted.key.source_seq as i64,
+                posted.key.n,
+                json(&posted.message)?,
+            ])?;
+        }
+        for key in &writes.applied {
+            let text = "
+                delete from inbox
+                where  namespace = ?1 and target = ?2 and source = ?3 and source_seq = ?4 and source_n = ?5";
+            self.db.prepare_cached(text)?.execute(params![
+                key.target.namespace.as_str(),
+                key.target.run_id.as_str(),
+                key.source.as_str(),
+                key.source_seq as i64,
+                key.n
+            ])?;
+        }
+        Ok(())
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Stored<String> {
+    serde_json::to_string(value).map_err(corrupt)
+}
+
+fn micros(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::micros)
+}
+
+fn write_run(db: &Db, write: &RunWrite) -> Stored {
+    for record in &write.records {
+        insert_event(db, write.no, record)?;
+    }
+    at_failpoint(Point::AfterEvents);
+    if write.from_seq == 0 {
+        insert_run(db, write)?;
+    } else if !write.records.is_empty() || write.wake_at.is_some() {
+        update_run(db, write)?;
+    }
+    for step in &write.steps {
+        write_step(db, write.no, &write.head, step)?;
+    }
+    for (name, bytes) in &write.payloads {
+        let text = "insert into payloads (run_no, name, bytes) values (?1, ?2, ?3)";
+        db.prepare_cached(text)?.execute(params![write.no, name.as_str(), bytes.as_bytes()])?;
+    }
+    Ok(())
+}
+
+pub(super) fn insert_event(db: &Db, no: RunNo, record: &Record) -> Stored {
+    let evidence = if record.evidence.is_empty() { None } else { Some(json(&record.evidence)?) };
+    db.prepare_cached(INSERT_EVENT)?.execute(params![
+        no,
+        record.seq as i64,
+        record.v,
+        record.at.micros(),
+        record.actor.kind.as_str(),
+        record.actor.id,
+        record.cause.as_str(),
+        record.layer.as_str(),
+        record.kind,
+        record.from_state.map(|state| state.as_str()),
+        record.to_state.map(|state| state.as_str()),
+        record.step_id.as_ref().map(Path::as_str),
+        record.attempt,
+        record.payload.get(),
+        evidence,
+        record.hash.0.as_slice(),
+    ])?;
+    Ok(())
+}
+
+fn insert_run(db: &Db, write: &RunWrite) -> Stored {
+    let head = &write.head;
+    let started: &Started = &head.started;
+    db.prepare_cached(INSERT_RUN)?.execute(params![
+        write.no,
+        head.namespace.as_str(),
+        head.run_id.as_str(),
+        started.workflow_id.as_str(),
+        started.workflow_version,
+        write.shown.bucket,
+        write.shown.state.as_str(),
+        head.seq as i64,
+        write.shown.step_id.as_ref().map(Path::as_str),
+        write.shown.reason.map(|reason| reason.as_str()),
+        write.shown.failure_kind.map(|kind| kind.as_str()),
+        started.owner_id,
+        started.data_region,
+        started.parent.as_ref().map(|parent| parent.run_id.as_str()),
+        started.origin.as_ref().and_then(|origin| origin.run_id.as_ref()).map(|run| run.as_str()),
+        started.unique,
+        started.created_at.micros(),
+        head.updated_at.micros(),
+        micros(head.ended_at),
+        micros(write.wake_at.flatten()),
+        head.pinned,
+        json(head)?,
+    ])?;
+    let text = "insert into run_starts (run_no, started) values (?1, ?2)";
+    db.prepare_cached(text)?.execute(params![write.no, json(started)?])?;
+    for (name, value) in &started.labels {
+        let text = "insert into run_labels (namespace, name, value, run_no) values (?1, ?2, ?3, ?4)";
+        db.prepare_cached(text)?.execute(params![head.namespace.as_str(), name, value, write.no])?;
+    }
+    Ok(())
+}
+
+fn update_run(db: &Db, write: &RunWrite) -> Stored {
+    let (head, shown) = (&write.head, &write.shown);
+    let state = shown.state.as_str();
+    let step_id = shown.step_id.as_ref().map(Path::as_str);
+    let reason = shown.reason.map(|reason| reason.as_str());
+    let text = json(head)?;
+    let changed = match write.wake_at {
+        None => db.prepare_cached(UPDATE_RUN)?.execute(params![
+            write.no,
+            write.from_seq as i64,
+            state,
+            head.seq as i64,
+            step_id,
+            reason,
+            head.updated_at.micros(),
+            head.pinned,
+            text,
+        ])?,
+        Some(wake_at) => db.prepare_cached(MOVE_RUN)?.execute(params![
+            write.no,
+            write.from_seq as i64,
+            state,
+            head.seq as i64,
+            step_id,
+            reason,
+            head.updated_at.micros(),
+            head.pinned,
+            text,
+            shown.bucket,
+            shown.failure_kind.map(|kind| kind.as_str()),
+            micros(head.ended_at),
+            micros(wake_at),
+        ])?,
+    };
+    // The version guards every write: nobody else may have written this run since it was loaded.
+    if changed == 1 { Ok(()) } else { Err(StoreError::Conflict) }
+}
+
+fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> Stored {
+    let StepWrite { before, after, only_live } = write;
+    let path = after.path.as_str();
+    let live = after.live.as_ref();
+    let expires_at = live.map(|live| live.expires_at.micros());
+    let beat_at = live.map(|live| live.last_heartbeat_at.micros());
+    let progress = live.and_then(|live| live.progress.as_ref()).map(json).transpose()?;
+    if *only_live {
+        db.prepare_cached(BEAT)?.execute(params![no, path, expires_at, beat_at, progress])?;
+        return Ok(());
+    }
+    let (state, row, open) = (after.state.as_str(), json(&**after)?, after.is_open());
+    match before {
+        None => {
+            let values = params![no, path, state, open, row, expires_at, beat_at, progress];
+            db.prepare_cached(INSERT_STEP)?.execute(values)?;
+        }
+        Some(before) if before.is_open() == open => {
+            db.prepare_cached(UPDATE_STEP)?.execute(params![no, path, state, row, expires_at, beat_at, progress])?;
+        }
+        Some(_) => {
+            db.prepare_cached(MOVE_STEP)?
+                .execute(params![no, path, state, row, expires_at, beat_at, progress, open])?;
+        }
+    }
+    write_found(db, no, head, before.as_deref(), after)
+}
+
+/// What makes the row findable: queues, connections, decisions, callbacks.
+pub(super) fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &Step) -> Stored {
+    let namespace = head.namespace.as_str();
+    let path = after.path.as_str();
+    let (was, is) = (before.and_then(|before| rows::ready(head, before)), rows::ready(head, after));
+    if was != is {
+        if let Some(was) = was {
+            db.prepare_cached(DELETE_READY)?.execute(params![
+                namespace,
+                was.queue.as_str(),
+                was.handler.as_str(),
+                was.rank,
+                was.issued_at.micros(),
+                no,
+                path
+            ])?;
+        }
+        if let Some(is) = is {
+            db.prepare_cached(INSERT_READY)?.execute(params![
+                namespace,
+                is.queue.as_str(),
+                is.handler.as_str(),
+                is.rank,
+                is.issued_at.micros(),
+                no,
+                path,
+                head.run_id.as_str(),
+                is.body
+            ])?;
+        }
+    }
+    let (was, is) = (before.and_then(rows::connection), rows::connection(after));
+    if was != is {
+        if let Some(was) = was {
+            let text = "
+                delete from connection_waits
+                where  namespace = ?1 and tool = ?2 and account = ?3 and run_no = ?4 and path = ?5";
+            db.prepare_cached(text)?.execute(params![namespace, was.tool, was.account, no, path])?;
+        }
+        if let Some(is) = is {
+            let text = "
+                insert into connection_waits (namespace, tool, account, run_no, path) values (?1, ?2, ?3, ?4, ?5)";
+            db.prepare_cached(text)?.execute(params![namespace, is.tool, is.account, no, path])?;
+        }
+    }
+    let key =
+        |approval: Option<(_, &abide_core::run::step::Block)>| approval.map(|(_, block)| (block.since, block.until));
+    let (was, is) = (key(before.and_then(rows::approval)), key(rows::approval(after)));
+    if was != is {
+        let text = "delete from approvals where namespace = ?1 and run_no = ?2 and path = ?3";
+        db.prepare_cached(text)?.execute(params![namespace, no, path])?;
+        if let Some((since, until)) = is {
+            let text = "insert into approvals (namespace, run_no, path, since, until) values (?1, ?2, ?3, ?4, ?5)";
+            db.prepare_cached(text)?.execute(params![namespace, no, path, since.micros(), micros(until)])?;
+        }
+    }
+    let known = before.map_or(0, |before| before.callbacks.len());
+    for callback in after.callbacks.iter().skip(known) {
+        // A token stays known when it was used: who uses it again is told so.
+        let text = "insert or ignore into callbacks (token_hash, run_no, path) values (?1, ?2, ?3)";
+        db.prepare_cached(text)?.execute(params![callback.token_hash.0.as_slice(), no, path])?;
+    }
+    Ok(())
+}
+
+fn write_others(db: &Db, writes: &Writes) -> Stored {
+    for (namespace, key, kept) in &writes.kept {
+        let text = "insert into idempotency_keys (namespace, key, digest, at, answer) values (?1, ?2, ?3, ?4, ?5)";
+        let values = params![namespace.as_str(), key, kept.digest.0.as_slice(), kept.at.micros(), kept.answer];
+        db.prepare_cached(text)?.execute(values)?;
+    }
+    for (namespace, workflow, definition) in &writes.definitions {
+        let text = "
+            insert into definitions (namespace, workflow_id, version, hash, created_at, document)
+            values (?1, ?2, ?3, ?4, ?5, ?6)";
+        db.prepare_cached(text)?.execute(params![
+            namespace.as_str(),
+            workflow.as_str(),
+            definition.version,
+            definition.hash.0.as_slice(),
+            definition.created_at.micros(),
+            definition.document
+        ])?;
+    }
+    for write in &writes.connections {
+        let (namespace, connection, facts) = (write.namespace.as_str(), &write.connection, &write.facts);
+        let text = "
+            insert into connections (namespace, tool, account, generation, reconnected_at, broken)
+            values (?1, ?2, ?3, ?4, ?5, ?6)
+            on conflict do update set generation = excluded.generation, reconnected_at = excluded.reconnected_at,
+                broken = excluded.broken";
+        db.prepare_cached(text)?.execute(params![
+            namespace,
+            connection.tool,
+            connection.account,
+            facts.generation as i64,
+            micros(facts.reconnected_at),
+            facts.broken
+        ])?;
+        if write.release {
+            let text = "
+                update connection_waits set released = 1
+                where  namespace = ?1 and tool = ?2 and account = ?3 and released = 0";
+            db.prepare_cached(text)?.execute(params![namespace, connection.tool, connection.account])?;
+        }
+    }
+    for late in &writes.late {
+        let text = "insert or ignore into late_answers (run_no, path, worker, output, at) values (?1, ?2, ?3, ?4, ?5)";
+        let values =
+            params![late.no, late.path.as_str(), late.worker.as_str(), &*late.answer.output, late.answer.at.micros()];
+        db.prepare_cached(text)?.execute(values)?;
+    }
+    for (no, connection) in &writes.released {
+        let text = "update connection_waits set released = 0 where run_no = ?1 and tool = ?2 and account = ?3";
+        db.prepare_cached(text)?.execute(params![no, connection.tool, connection.account])?;
+    }
+    for (no, until) in &writes.postponed {
+        db.prepare_cached("update runs set wake_at = ?2 where run_no = ?1")?.execute(params![no, until.micros()])?;
+    }
+    for heard in &writes.heard {
+        let text = "
+            insert into workers (namespace, queue, worker, handlers, last_poll_at) values (?1, ?2, ?3, ?4, ?5)
+            on conflict do update set handlers = excluded.handlers, last_poll_at = excluded.last_poll_at";
+        let (namespace, queue, worker) = (heard.namespace.as_str(), heard.queue.as_str(), heard.worker.as_str());
+        let handlers = heard.handlers.as_ref().map(json).transpose()?;
+        db.prepare_cached(text)?.execute(params![namespace, queue, worker, handlers, heard.at.micros()])?;
+    }
+    Ok(())
+}

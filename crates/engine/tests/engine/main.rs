@@ -1,0 +1,35 @@
+//! The engine as a program uses it, on real files.
+
+mod runs;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use abide_engine::Engine;
+
+/// A directory of its own for one test, gone when the test is over.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    pub fn new(name: &str) -> Directory {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::SeqCst);
+        let path = std::env::temp_dir().join(format!("abide-{name}-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        Directory(path)
+    }
+
+    pub fn engine(&self) -> Engine {
+        Engine::open(&self.0).expect("an engine opens")
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
