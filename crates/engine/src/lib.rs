@@ -1,8 +1,10 @@
 //! The engine of Abide: durable runs without a server. Commands go in, rules decide, one transaction keeps the log and the
 //! state, and only then is anybody answered.
 
+pub mod archive;
 pub mod carry;
 pub mod clock;
+pub mod doctor;
 pub mod engine;
 pub mod hub;
 pub mod ids;

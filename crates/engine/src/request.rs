@@ -42,6 +42,24 @@ pub enum What {
     /// A connection is known to be broken: steps that need it wait without calling.
     Broken(Connection),
     Rerun(Box<Rerun>),
+    /// Moves runs to the archive and forgets what nobody asks for any more.
+    Tidy(Box<Tidy>),
+}
+
+#[derive(Debug, Default)]
+pub struct Tidy {
+    pub runs: Vec<Packed>,
+    pub keys_before: Timestamp,
+    pub batches_before: Timestamp,
+}
+
+/// A run that is to leave, as it was when it was packed.
+#[derive(Debug)]
+pub struct Packed {
+    pub run_id: RunId,
+    pub seq: u64,
+    pub bundle: Vec<u8>,
+    pub size: usize,
 }
 
 #[derive(Debug)]
@@ -116,6 +134,8 @@ pub enum Answer {
     Tasks(Vec<LeasedTask>),
     /// How many runs this reconnect is the first to free.
     Released(u64),
+    /// How many runs were moved to the archive.
+    Archived(u64),
 }
 
 /// What became of a run.

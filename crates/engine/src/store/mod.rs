@@ -110,6 +110,20 @@ pub struct Writes {
     pub postponed: Vec<(RunNo, Timestamp)>,
     /// Workers that have asked for work.
     pub heard: Vec<Heard>,
+    /// Runs that leave for the archive.
+    pub archived: Vec<ArchiveWrite>,
+    /// Idempotency keys, and rows of commits, that are older than this are forgotten.
+    pub pruned: Option<(Timestamp, Timestamp)>,
+}
+
+/// A run, packed.
+#[derive(Clone, Debug)]
+pub struct ArchiveWrite {
+    pub no: RunNo,
+    pub bundle: Vec<u8>,
+    /// Before it was packed.
+    pub size: usize,
+    pub at: Timestamp,
 }
 
 /// A worker listens to a queue.
@@ -135,6 +149,8 @@ impl Writes {
             && self.released.is_empty()
             && self.postponed.is_empty()
             && self.heard.is_empty()
+            && self.archived.is_empty()
+            && self.pruned.is_none()
     }
 }
 

@@ -4,7 +4,11 @@ mod load;
 mod open;
 mod write;
 
+pub mod archive;
+pub mod backup;
+pub mod check;
 pub mod feed;
+pub mod rebuild;
 
 use std::sync::Arc;
 

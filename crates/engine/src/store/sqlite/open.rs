@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection as Db, OpenFlags};
 
 use super::super::{StoreError, Stored};
@@ -81,6 +82,8 @@ impl Files {
         };
         db.busy_timeout(WRITER_WAIT)?;
         db.set_prepared_statement_cache_capacity(128);
+        // Without it a statement over a table with a partial index is compiled again whenever its values change.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(db)
     }
 
@@ -116,7 +119,7 @@ impl Files {
 }
 
 /// Only the owner may look inside.
-fn make_private(directory: &Path) -> std::io::Result<()> {
+pub(super) fn make_private(directory: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
