@@ -315,6 +315,10 @@ impl<S: Store> Lane<S> {
             What::Reconnected(connection) => self.reconnected(batch, namespace, connection)?,
             What::Broken(connection) => self.broken(batch, namespace, connection),
             What::Tidy(tidy) => self.tidy(batch, namespace, tidy)?.map(|answer| (answer, None)),
+            What::Count(counted) => {
+                batch.writes.counted = Some((**counted).clone());
+                Ok((Answer::Counted, None))
+            }
             What::Claim(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
         };
         let (answer, kept) = match answer {

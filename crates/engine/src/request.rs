@@ -12,6 +12,7 @@ use abide_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::insights::Added;
 use crate::store::Wanted;
 
 /// One request of one caller.
@@ -44,6 +45,8 @@ pub enum What {
     Rerun(Box<Rerun>),
     /// Moves runs to the archive and forgets what nobody asks for any more.
     Tidy(Box<Tidy>),
+    /// Adds to the numbers what the commits up to a position brought.
+    Count(Box<(i64, Added)>),
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +139,7 @@ pub enum Answer {
     Released(u64),
     /// How many runs were moved to the archive.
     Archived(u64),
+    Counted,
 }
 
 /// What became of a run.

@@ -114,6 +114,8 @@ pub struct Writes {
     pub archived: Vec<ArchiveWrite>,
     /// Idempotency keys, and rows of commits, that are older than this are forgotten.
     pub pruned: Option<(Timestamp, Timestamp)>,
+    /// What the commits up to a position add to the numbers.
+    pub counted: Option<(i64, crate::insights::Added)>,
 }
 
 /// A run, packed.
@@ -151,6 +153,7 @@ impl Writes {
             && self.heard.is_empty()
             && self.archived.is_empty()
             && self.pruned.is_none()
+            && self.counted.is_none()
     }
 }
 

@@ -1,5 +1,8 @@
 //! The engine as a program uses it, on real files.
 
+mod keep;
+mod live;
+mod reads;
 mod runs;
 
 use std::path::PathBuf;
@@ -8,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use abide_engine::Engine;
 
 /// A directory of its own for one test, gone when the test is over.
+#[derive(Debug)]
 pub struct Directory(PathBuf);
 
 impl Directory {

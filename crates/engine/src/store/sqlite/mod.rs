@@ -8,6 +8,8 @@ pub mod archive;
 pub mod backup;
 pub mod check;
 pub mod feed;
+pub mod insights;
+pub mod read;
 pub mod rebuild;
 
 use std::sync::Arc;

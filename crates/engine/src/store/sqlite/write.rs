@@ -386,6 +386,9 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     if let Some((keys_before, batches_before)) = writes.pruned {
         super::archive::prune(db, keys_before, batches_before)?;
     }
+    if let Some((position, added)) = &writes.counted {
+        super::insights::add(db, *position, added)?;
+    }
     for heard in &writes.heard {
         let text = "
             insert into workers (namespace, queue, worker, handlers, last_poll_at) values (?1, ?2, ?3, ?4, ?5)
