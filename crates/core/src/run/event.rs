@@ -125,6 +125,9 @@ facts! {
         failure: Box<Failure>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after: Option<Span>,
+        /// How long its lease would have lasted, if it was taken away.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     } = "task.failed" in Task,
     TaskBlocked { epoch: Epoch, digest: Digest } = "task.blocked" in Task,
     TaskLost { owner: WorkerId, epoch: Epoch } = "task.lost" in Task,
@@ -135,6 +138,9 @@ facts! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         digest: Option<Digest>,
         reason: String,
+        /// How long its lease would have lasted, if it was taken away.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     } = "task.canceled" in Task,
 
     /// A row for something that has no task of its own yet.

@@ -7,6 +7,7 @@ use super::step::{Answered, ItemFailure, Lease, Live, NamedEffect, Place, Role, 
 use super::{Brief, Detached, Finally, Head, Mail, OneStep, Phase, Working, limits};
 use crate::contract::{BodyState, FailureClass, Refused, RunState, StepState, TaskState, lookup};
 use crate::ids::{Digest, Path};
+use crate::time::Timestamp;
 
 /// A log that the rules did not write.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -231,6 +232,7 @@ fn end_task(step: &mut Step, to: TaskState, event: &Event) -> Result<TaskKind, B
     if let (Some(lease), Some(digest)) = (&task.lease, said(&event.fact)) {
         step.answered = Some(Answered { task_id: task.id, epoch: lease.epoch, digest });
     }
+    step.lease_until = step.lease_until.max(taken_away_until(&event.fact));
     Ok(task.kind)
 }
 
@@ -238,6 +240,13 @@ fn said(fact: &Fact) -> Option<Digest> {
     match fact {
         Fact::TaskCompleted { digest, .. } | Fact::TaskBlocked { digest, .. } => Some(*digest),
         Fact::TaskFailed { digest, .. } | Fact::TaskCanceled { digest, .. } => *digest,
+        _ => None,
+    }
+}
+
+fn taken_away_until(fact: &Fact) -> Option<Timestamp> {
+    match fact {
+        Fact::TaskFailed { until, .. } | Fact::TaskCanceled { until, .. } => *until,
         _ => None,
     }
 }

@@ -102,6 +102,9 @@ pub struct Step {
     pub limited_since: Option<Timestamp>,
     /// The connection's generation for which it was last issued again.
     pub generation: u64,
+    /// A worker from which its lease was taken away may act until then: nobody looks for the effect before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<Timestamp>,
     /// Its result is not needed any more: a join was decided or a jump passed it.
     pub unneeded: bool,
     pub group_of: Option<Box<Group>>,
@@ -495,6 +498,7 @@ impl Step {
             losses: Vec::new(),
             limited_since: None,
             generation: 0,
+            lease_until: None,
             unneeded: false,
             group_of: None,
             undo_next: None,

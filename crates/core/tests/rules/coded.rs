@@ -234,3 +234,15 @@ fn a_rerun_of_a_body_asks_again_for_what_was_carried() {
     let again = said(again, vec![], vec![begin("search")], vec![]).then(["body.recalled"]);
     said(again, vec![], vec![begin("write")], vec![]).then(["step.entered"]);
 }
+
+#[test]
+fn a_step_whose_body_lost_its_lease_to_the_grace_is_not_probed_before_that_lease_is_over() {
+    let grace = Some(Span::from_secs(2));
+    said(at_work(), vec![], vec![external("pay")], vec![])
+        .after([asked(Ask::Cancel { reason: "no".into(), undo: None, grace }), passed("2s")])
+        .state(Compensating)
+        .check(|run| assert!(run.row("pay").task.is_none(), "probed at once\n{}", run.story()))
+        .when(passed("28s"))
+        .then(["task.issued"])
+        .log_holds();
+}

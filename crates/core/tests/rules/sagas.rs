@@ -2,6 +2,8 @@
 
 use abide_core::contract::{FailureClass, FailureKind, ReasonType, RunState::*, StepState};
 use abide_core::run::command::{Ask, Resolution};
+use abide_core::run::step::TaskKind;
+use abide_core::time::Span;
 
 use crate::given::*;
 
@@ -221,4 +223,92 @@ fn an_undo_has_a_ledger_of_its_own() {
         .after([failed("hotel", FailureClass::Fatal), claimed("flight.undo")])
         .when(Act::Effect("flight.undo", None, None, None))
         .check(|run| assert!(matches!(run.reply(), Ok(Reply::Effect { receipt: None, .. })), "{:?}", run.reply()));
+}
+
+/// A lease is 30 s long: for the rest of it a worker from which it was taken may still act, and nobody looks.
+#[track_caller]
+fn is_probed_only_after(run: Given, path: &str, left: u64) {
+    let left = Span::from_secs(left);
+    run.state(Compensating)
+        .step_is(path, StepState::Reconciling)
+        .check(|run| {
+            assert!(run.row(path).task.is_none(), "probed at once\n{}", run.story());
+            assert_eq!(run.row(path).block.as_ref().and_then(|b| b.until), Some(run.now + left), "{}", run.story());
+            assert_eq!(run.memory.wake_at, Some(run.now + left));
+        })
+        .when(Act::Pass(left))
+        .then(["task.issued"])
+        .check(|run| assert_eq!(run.row(path).task.as_ref().map(|task| task.kind), Some(TaskKind::Reconcile)))
+        .log_holds();
+}
+
+#[test]
+fn after_the_grace_an_unknown_step_is_not_probed_before_its_old_lease_is_over() {
+    let grace = Some(Span::from_secs(2));
+    let run = booked().after([asked(Ask::Cancel { reason: "no".into(), undo: None, grace }), passed("2s")]);
+    is_probed_only_after(run, "pay", 28);
+}
+
+#[test]
+fn a_heartbeat_before_the_grace_ended_counts_for_how_long_the_old_worker_may_act() {
+    let grace = Some(Span::from_secs(20));
+    booked()
+        .after([asked(Ask::Cancel { reason: "no".into(), undo: None, grace }), passed("10s"), heartbeat("pay")])
+        .after([passed("10s")])
+        .check(|run| {
+            assert_eq!(run.row("pay").block.as_ref().and_then(|b| b.until), Some(BEGIN + Span::from_secs(40)))
+        });
+}
+
+#[test]
+fn a_step_past_its_deadline_is_not_probed_before_its_old_lease_is_over() {
+    let document = "workflow: w\nsaga: true\nsteps: [ { id: pay, task: t.pay, effect: external, compensate: t.refund, reconcile: t.find, deadline: 5s } ]";
+    let run = given(document).after([started(), claimed("pay"), passed("5s")]);
+    is_probed_only_after(run, "pay", 25);
+}
+
+#[test]
+fn a_step_that_a_jump_passed_is_not_probed_before_its_old_lease_is_over() {
+    let document = r#"
+workflow: back
+saga: true
+steps:
+  - { id: start, task: t.start }
+  - { id: side, after: [start], task: t.side, effect: external, compensate: t.unside, reconcile: t.find }
+  - { id: check, after: [start], task: t.check, on_result: [ { when: output.again, then: { go_to: start, max_visits: 2 } } ] }
+"#;
+    let run = given(document)
+        .after([started(), claimed("start"), completed("start"), claimed("side"), claimed("check"), skipped("3s")])
+        .after([completed_with("check", r#"{"again":true}"#), claimed("start.v2")])
+        .after([failed("start.v2", FailureClass::Fatal)]);
+    is_probed_only_after(run, "side", 27);
+}
+
+#[test]
+fn an_item_of_a_group_that_failed_is_not_probed_before_its_old_lease_is_over() {
+    let document = "workflow: w\nsaga: true\nsteps: [ { id: book, for_each: input.seats, task: t.book, effect: external, compensate: t.unbook, reconcile: t.find, deadline: 5s } ]";
+    let run = given(document).after([started_with(r#"{"seats":[1]}"#), claimed("book.0"), passed("5s")]);
+    is_probed_only_after(run, "book.0", 25);
+}
+
+#[test]
+fn an_undo_that_took_too_long_is_not_probed_before_its_old_lease_is_over() {
+    let document = "workflow: w\nsaga: true\nsteps: [ { id: pay, task: t.pay, compensate: { task: t.refund, effect: external, reconcile: t.find, timeout: 5s } }, { id: end, task: t.end } ]";
+    given(document)
+        .after([started(), claimed("pay"), completed("pay"), claimed("end"), failed("end", FailureClass::Fatal)])
+        .after([claimed("pay.undo")])
+        .when(passed("5s"))
+        .then(["task.failed", "step.blocked"])
+        .state(Compensating)
+        .when(passed("25s"))
+        .then(["task.issued"])
+        .check(|run| assert_eq!(run.row("pay").task.as_ref().map(|task| task.kind), Some(TaskKind::Reconcile)))
+        .log_holds();
+}
+
+#[test]
+fn what_its_worker_stopped_itself_is_probed_at_once() {
+    booked()
+        .after([cancel(), stopped("pay")])
+        .check(|run| assert_eq!(run.row("pay").task.as_ref().map(|task| task.kind), Some(TaskKind::Reconcile)));
 }

@@ -40,7 +40,7 @@ impl Draft<'_> {
         for path in leased {
             let unknown = self.is_external(&path)?;
             let reason = "the grace to stop is over".to_owned();
-            self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.clone() })?;
+            self.take_away(&path, &reason)?;
             if self.complete_from_receipt(&path)? {
                 continue;
             }

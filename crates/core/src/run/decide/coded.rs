@@ -131,10 +131,7 @@ impl Draft<'_> {
             .collect();
         for path in open {
             let unknown = self.is_unknown(self.must_row(&path)?);
-            if self.must_row(&path)?.task.is_some() {
-                let reason = "its body ended".to_owned();
-                self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-            }
+            self.take_away(&path, "its body ended")?;
             self.tell_of(&path, Fact::StepCanceled { reason: "its body ended".into(), unknown })?;
             self.let_go_of_child(&path);
         }

@@ -355,11 +355,8 @@ impl Draft<'_> {
             .collect();
         for (path, leased) in passed {
             let unknown = leased && self.is_external(&path)? || self.is_unknown(self.must_row(&path)?);
-            if self.must_row(&path)?.task.is_some() {
-                // Its worker is told to stop by its next heartbeat: a lease that is gone cannot write any more.
-                let reason = "a jump passed it".to_owned();
-                self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-            }
+            // Its worker is told to stop by its next heartbeat: a lease that is gone cannot write any more.
+            self.take_away(&path, "a jump passed it")?;
             self.tell_of(&path, Fact::StepCanceled { reason: "a jump passed it".into(), unknown })?;
             self.let_go_of_child(&path);
         }

@@ -9,7 +9,7 @@ use crate::run::event::Fact;
 use crate::run::fold::row_of;
 use crate::run::step::{Live, Progress, ProofBy, Receipt, Step, TaskKind};
 use crate::run::{Phase, limits};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 
 impl Draft<'_> {
     pub(super) fn claim(
@@ -105,7 +105,7 @@ impl Draft<'_> {
         let unknown = kind == TaskKind::Step && self.is_external(&path)?;
         let reason = if stop { "its worker stopped as it was told to" } else { "its worker gave it back" };
         let (epoch, digest) = (Some(holding.epoch), digest_of(ask));
-        self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest, reason: reason.into() })?;
+        self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest, reason: reason.into(), until: None })?;
         if kind == TaskKind::Step && self.complete_from_receipt(&path)? {
             return Ok(Reply::Done);
         }
@@ -126,6 +126,20 @@ impl Draft<'_> {
             }
         }
         Ok(Reply::Done)
+    }
+
+    /// Takes a task back, whether somebody holds it or not.
+    pub(super) fn take_away(&mut self, path: &Path, reason: &str) -> Decided {
+        let step = self.must_row(path)?;
+        let Some(kind) = step.task.as_ref().map(|task| task.kind) else { return Ok(()) };
+        let (task_path, until) = (self.path_of_task(path, kind)?, self.may_act_until(step));
+        self.tell_of(&task_path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.into(), until })
+    }
+
+    /// Until when a worker may act whose lease is taken away now. A probe leaves nothing behind.
+    pub(super) fn may_act_until(&self, step: &Step) -> Option<Timestamp> {
+        let kind = step.task.as_ref()?.kind;
+        step.lease_expires_at(self.around.serving_since).filter(|_| kind != TaskKind::Reconcile)
     }
 
     /// An intent before a call, or a receipt after it.
@@ -187,10 +201,7 @@ impl Draft<'_> {
         let result = step.receipt.as_ref().and_then(|receipt| receipt.result.clone());
         let Some(result) = result.filter(|_| !step.state.is_ended()) else { return Ok(false) };
         let output = Json::from(self.payload(&result.name)?);
-        if self.must_row(path)?.task.is_some() {
-            let reason = "its receipt has the result".to_owned();
-            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-        }
+        self.take_away(path, "its receipt has the result")?;
         self.complete_step(path, Some(output), ProofBy::Receipt)?;
         Ok(true)
     }

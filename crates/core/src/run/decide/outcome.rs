@@ -142,6 +142,7 @@ impl Draft<'_> {
                 digest: digest_of(ask),
                 failure: Box::new(failure.clone()),
                 retry_after: fault.retry_after,
+                until: None,
             },
         )?;
         match kind {
@@ -260,10 +261,7 @@ impl Draft<'_> {
 
     /// Fails a step as it is said, whatever the document tolerates.
     pub(super) fn fail_for_good(&mut self, path: &Path, failure: Failure, tolerated: bool) -> Decided {
-        if self.must_row(path)?.task.is_some() {
-            let reason = "its step failed".to_owned();
-            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-        }
+        self.take_away(path, "its step failed")?;
         if crate::run::scope::is_group(self.must_row(path)?) {
             self.abandon_members(path)?;
         }
@@ -288,10 +286,7 @@ impl Draft<'_> {
             .collect();
         for (member, leased) in members {
             let unknown = (leased && self.is_external(&member)?) || self.is_unknown(self.must_row(&member)?);
-            if self.must_row(&member)?.task.is_some() {
-                let reason = "its step failed".to_owned();
-                self.tell_of(&member, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-            }
+            self.take_away(&member, "its step failed")?;
             self.tell_of(&member, Fact::StepCanceled { reason: "its step failed".into(), unknown })?;
             self.let_go_of_child(&member);
         }

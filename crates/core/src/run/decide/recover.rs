@@ -8,8 +8,10 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Fault, Json};
 use crate::run::event::Fact;
 use crate::run::scope::{Here, json_text};
-use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, TaskKind, Wait};
+use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, Role, Step, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
+
+use super::coded::BODY;
 
 impl Draft<'_> {
     /// Decides what a failed attempt leads to. The task is over already.
@@ -193,28 +195,20 @@ impl Draft<'_> {
         if def.reconcile.is_none() {
             return self.ask(path, failure);
         }
-        let after = self.lease_was_until(path)?;
-        if after > self.now {
-            let message = format!(
-                "{} The probe waits until {after}, so that the old worker has stopped.",
-                sentence(&failure.message)
-            );
-            let block = Block::new(Wait::Probe, message, self.now).until(Some(after));
-            return self.tell_of(path, Fact::StepBlocked { block: Box::new(block), failure: Some(Box::new(failure)) });
-        }
         self.issue_probe(path)
     }
 
-    /// Until when the lease that was revoked would have lasted; the instant is in the failure's details.
-    fn lease_was_until(&self, path: &Path) -> Decided<Timestamp> {
-        let step = self.must_row(path)?;
-        // Only the engine's own timeout says this; what a worker wrote into its details is not asked.
-        let timeout = step.failure.as_ref().filter(|failure| failure.kind == FailureKind::TimedOut);
-        let details = timeout.and_then(|failure| failure.details.as_ref());
-        let until = details.and_then(|details| details.get("lease_until")).and_then(|until| until.as_str());
-        Ok(until.and_then(Timestamp::parse).unwrap_or(self.now))
+    /// Until when somebody whose lease was taken away may still cause the effect: an answer before that proves nothing.
+    fn old_worker_may_act_until(&self, step: &Step) -> Decided<Option<Timestamp>> {
+        // A step of a coded body is executed under the lease of the body.
+        let of_body = match step.place.role {
+            Role::Coded => self.row(&Path::from(BODY))?.and_then(|body| body.lease_until),
+            Role::Plain | Role::Fan | Role::Loop | Role::Body => None,
+        };
+        Ok(step.lease_until.max(of_body).filter(|until| *until > self.now))
     }
 
+    /// Looks whether the effect happened, as soon as that can be known.
     pub(super) fn issue_probe(&mut self, path: &Path) -> Decided {
         let step = self.must_row(path)?;
         let def = self.spec(step);
@@ -224,6 +218,11 @@ impl Draft<'_> {
             _ => def.reconcile.clone(),
         };
         let Some(probe) = probe else { return Ok(()) };
+        if let Some(until) = self.old_worker_may_act_until(step)? {
+            let why = step.failure.as_ref().map(|failure| sentence(&failure.message) + " ").unwrap_or_default();
+            let message = format!("{why}The probe waits until {until}, so that the old worker has stopped.");
+            return self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(until)));
+        }
         if self.run.head.is_held() {
             let message = "The probe waits for the run to be resumed.";
             return self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(self.now)));

@@ -303,10 +303,7 @@ impl Draft<'_> {
         if self.complete_from_receipt(path)? {
             return Ok(());
         }
-        let step = self.must_row(path)?;
-        if step.task.is_some() {
-            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.into() })?;
-        }
+        self.take_away(path, reason)?;
         self.tell_of(path, Fact::StepCanceled { reason: reason.into(), unknown })?;
         self.ended(path)
     }
