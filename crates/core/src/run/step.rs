@@ -205,6 +205,9 @@ pub enum Wait {
         connection: Connection,
         /// What is issued again when the connection works.
         during: TaskKind,
+        /// This attempt was not issued: the connection was known to be broken.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        untried: bool,
     },
     Approval(Box<ApprovalWait>),
     Signal {

@@ -42,6 +42,8 @@ impl<'d> Explorer<'d> {
         let mut around = Around { serving_since: START, groups: vec!["manager".into()], ..Around::default() };
         let drive = Connection { tool: "drive".into(), account: "acme".into() };
         around.connections.insert(drive, ConnectionFacts { broken: choice.1.is_multiple_of(2), ..Default::default() });
+        let default = Connection { tool: "drive".into(), account: "default".into() };
+        around.connections.insert(default, ConnectionFacts::default());
         let mut explorer = Explorer {
             definition,
             memory,

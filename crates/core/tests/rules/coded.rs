@@ -246,3 +246,17 @@ fn a_step_whose_body_lost_its_lease_to_the_grace_is_not_probed_before_that_lease
         .then(["task.issued"])
         .log_holds();
 }
+
+#[test]
+fn a_body_that_waits_for_a_connection_reconnected_in_the_meantime_goes_on() {
+    let facts = abide_core::run::ConnectionFacts {
+        generation: 1,
+        reconnected_at: Some(BEGIN + Span::from_secs(5)),
+        broken: false,
+    };
+    let run = at_work().connection("drive", "default", facts).after([skipped("10s")]);
+    let auth = CodedWait::Auth { tool: "drive".into(), account: None };
+    let wait = vec![StepWait { step_id: Path::from("drive"), on: auth }];
+    let run = said(run, vec![], vec![], wait).then(["step.entered", "step.completed"]);
+    assert_eq!(next(&run), Some(Next::Continue));
+}

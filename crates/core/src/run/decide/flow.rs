@@ -250,6 +250,9 @@ impl Draft<'_> {
         let def = self.spec(step);
         match (input, &def.action) {
             (Some(input), Action::Task { .. } | Action::Http(_)) => {
+                if self.waits_for_connection_again(path, attempt.max(1))? {
+                    return Ok(());
+                }
                 self.issue_step(path, None, attempt.max(1), input, generation)
             }
             // It never began: its input could not be made, or it waits for something else than a worker.

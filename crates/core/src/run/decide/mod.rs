@@ -22,6 +22,7 @@ mod wake;
 use super::advance::{Decided, Draft};
 use super::command::{Ask, Rejection, Reply};
 use super::event::Fact;
+use super::fold::row_of;
 
 /// Decides one request.
 pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
@@ -36,6 +37,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
         if draft.repeats(holding, ask)? {
             return Ok(Reply::Replayed);
         }
+        draft.claimed_at = draft.must_row(&row_of(&holding.path))?.lease().map(|lease| lease.granted_at);
     } else if draft.run.is_terminal() {
         return draft.asked_too_late(ask);
     }

@@ -39,11 +39,13 @@ impl Draft<'_> {
     fn resolve_step(&mut self, path: &Path, action: &Resolution, reason: &str) -> Decided {
         let step = self.must_row(path)?;
         let attempt = step.attempt;
+        let untried = matches!(&step.block, Some(Block { wait: Wait::Auth { untried: true, .. }, .. }));
         match action {
             Resolution::Retry { new_key } => {
                 let (input, new_key) = (None, *new_key);
+                let attempt = if untried { attempt.max(1) } else { attempt + 1 };
                 self.tell_of(path, Fact::StepReset { input, new_key, granted: true, attempt: None })?;
-                self.issue_again(path, attempt + 1, None)
+                self.issue_again(path, attempt, None)
             }
             Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
             Resolution::Correct { input } => {

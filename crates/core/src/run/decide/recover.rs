@@ -154,15 +154,9 @@ impl Draft<'_> {
             let account = fault.and_then(|fault| fault.account.clone()).unwrap_or_else(|| "default".into());
             return Ok(Connection { tool, account });
         }
-        let here = Here::of(self.must_row(path)?, def);
-        let declared = match &def.connection {
-            Some(template) => self.render_text(template, &here)?.ok(),
-            None => None,
-        };
-        Ok(declared.map_or_else(
-            || Connection { tool: handler_of(def, path), account: "default".into() },
-            |text| connection_of(&text),
-        ))
+        let declared = self.declared_connection(def, &Here::of(self.must_row(path)?, def))?;
+        let of_handler = || Connection { tool: handler_of(def, path), account: "default".into() };
+        Ok(declared.and_then(Result::ok).unwrap_or_else(of_handler))
     }
 
     /// The world was not as required: look again, and retry with fresh input if it is now.
@@ -210,6 +204,10 @@ impl Draft<'_> {
 
     /// Looks whether the effect happened, as soon as that can be known.
     pub(super) fn issue_probe(&mut self, path: &Path) -> Decided {
+        self.issue_probe_for(path, None)
+    }
+
+    pub(super) fn issue_probe_for(&mut self, path: &Path, generation: Option<u64>) -> Decided {
         let step = self.must_row(path)?;
         let def = self.spec(step);
         let undo = step.state == StepState::Compensating;
@@ -237,8 +235,7 @@ impl Draft<'_> {
         };
         let input = self.side_input(path, &task_path, with)?;
         let task = self.task(TaskKind::Reconcile, probe.handler, probe.queue, input, probe.timeout, None);
-        let issued =
-            Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation: None };
+        let issued = Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation };
         self.offer(&task_path, issued)
     }
 

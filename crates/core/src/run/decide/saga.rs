@@ -95,6 +95,10 @@ impl Draft<'_> {
     }
 
     pub(super) fn issue_undo(&mut self, path: &Path) -> Decided {
+        self.issue_undo_for(path, None)
+    }
+
+    pub(super) fn issue_undo_for(&mut self, path: &Path, generation: Option<u64>) -> Decided {
         let step = self.must_row(path)?;
         let (def, attempt) = (self.spec(step), step.side_attempt + 1);
         let Some(undo) = &def.compensate else { return Ok(()) };
@@ -109,8 +113,7 @@ impl Draft<'_> {
         };
         let input = self.side_input(path, &path.undo(), with)?;
         let task = self.task(TaskKind::Compensate, undo.handler.clone(), undo.queue.clone(), input, undo.timeout, None);
-        let issued =
-            Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation: None };
+        let issued = Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation };
         self.offer(&path.undo(), issued)
     }
 
