@@ -260,3 +260,38 @@ fn a_body_that_waits_for_a_connection_reconnected_in_the_meantime_goes_on() {
     let run = said(run, vec![], vec![], wait).then(["step.entered", "step.completed"]);
     assert_eq!(next(&run), Some(Next::Continue));
 }
+
+#[test]
+fn a_body_that_was_released_and_did_not_hear_it_is_told_again() {
+    let sleep = |secs| {
+        vec![StepWait { step_id: Path::from("nap"), on: CodedWait::Sleep { until: BEGIN + Span::from_secs(secs) } }]
+    };
+    let run = said(at_work(), vec![], vec![], sleep(60));
+    assert_eq!(next(&run), Some(Next::Released));
+    let again = said(run.clone(), vec![], vec![], sleep(60)).then([]);
+    assert_eq!(next(&again), Some(Next::Released));
+    said(run.clone(), vec![], vec![], sleep(90)).then_rejected("already-completed");
+    // Also when the body is at work again, under another lease.
+    let holding = run.holding("body");
+    let wait = sleep(60);
+    run.after([passed("60s"), claimed_by("body", "w2")])
+        .when(asked(Ask::Steps { holding, done: vec![], begin: vec![], wait }))
+        .then([])
+        .then_reply(Reply::Body { next: Next::Released, waits: vec![] });
+}
+
+#[test]
+fn a_failed_step_reported_again_is_told_the_same_pause() {
+    let fault = Fault {
+        class: Some(FailureClass::RateLimited),
+        message: "429".into(),
+        retry_after: Some(Span::from_secs(7)),
+        ..Fault::default()
+    };
+    let failed = || vec![StepDone { step_id: Path::from("search"), result: Err(fault.clone()) }];
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let waits = vec![(Path::from("search"), Span::from_secs(7))];
+    let run =
+        said(run, failed(), vec![], vec![]).then_reply(Reply::Body { next: Next::Continue, waits: waits.clone() });
+    said(run, failed(), vec![], vec![]).then([]).then_reply(Reply::Body { next: Next::Continue, waits });
+}

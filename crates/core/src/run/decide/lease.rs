@@ -4,12 +4,14 @@ use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::EffectKind;
 use crate::ids::{Digest, Path, TaskId, WorkerId};
 use crate::run::advance::{Decided, Draft};
-use crate::run::command::{Ask, BlockOn, Holding, Json, Rejection, Reply};
+use crate::run::command::{Ask, Holding, Json, Next, Rejection, Reply};
 use crate::run::event::Fact;
 use crate::run::fold::row_of;
 use crate::run::step::{Live, Progress, ProofBy, Receipt, Step, TaskKind};
 use crate::run::{Phase, limits};
 use crate::time::{Span, Timestamp};
+
+use super::said::digest_of;
 
 impl Draft<'_> {
     pub(super) fn claim(
@@ -68,6 +70,21 @@ impl Draft<'_> {
                 }
             }
             _ => Err(lost(step.lease().map(|lease| lease.epoch)).into()),
+        }
+    }
+
+    /// What was replied to an answer that is given again: its worker may not have heard it.
+    pub(super) fn reply_again(&self, ask: &Ask) -> Decided<Reply> {
+        match ask {
+            Ask::Steps { done, .. } => {
+                let mut waits = Vec::new();
+                for done in done {
+                    let pause = self.pause_left(&done.step_id)?;
+                    waits.extend(pause.map(|pause| (done.step_id.clone(), pause)));
+                }
+                Ok(Reply::Body { next: Next::Released, waits })
+            }
+            _ => Ok(Reply::Replayed),
         }
     }
 
@@ -211,34 +228,4 @@ impl Draft<'_> {
         let done = step.receipt.as_ref().is_some_and(|receipt| receipt.result.is_some());
         Ok(self.spec(step).effect == EffectKind::External && !done && step.state != StepState::Completed)
     }
-}
-
-/// What an answer says, so that its repetition is recognised. Reports that change no task have none.
-pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
-    let text = |text: &Option<String>| text.as_deref().unwrap_or("").as_bytes().to_vec();
-    let fields: Vec<Vec<u8>> = match ask {
-        Ask::Complete { report, .. } => {
-            let output = report.output.as_deref().unwrap_or("").as_bytes().to_vec();
-            vec![b"complete".to_vec(), output, vec![report.outcome as u8]]
-        }
-        Ask::Fail { fault, .. } => {
-            let class = fault.class.map_or("", FailureClass::as_str).as_bytes().to_vec();
-            vec![b"fail".to_vec(), class, fault.message.as_bytes().to_vec(), text(&fault.code)]
-        }
-        Ask::Block { on, .. } => {
-            let (kind, name) = match on {
-                BlockOn::Auth { tool, .. } => ("auth", tool.clone()),
-                BlockOn::Callback { name, .. } => ("callback", name.clone()),
-                BlockOn::Signal { name, .. } => ("signal", name.clone()),
-                BlockOn::Approval(asked) => ("approval", asked.title.clone()),
-                BlockOn::Timer { until } => ("timer", until.to_string()),
-                BlockOn::Operator { reason, .. } => ("operator", reason.clone()),
-                BlockOn::Child { workflow, .. } => ("child", workflow.to_string()),
-            };
-            vec![b"block".to_vec(), kind.as_bytes().to_vec(), name.into_bytes()]
-        }
-        Ask::Canceled { .. } => vec![b"canceled".to_vec()],
-        _ => return None,
-    };
-    Some(Digest::of_fields(fields.iter().map(Vec::as_slice)))
 }

@@ -10,7 +10,7 @@ use crate::run::fold::row_of;
 use crate::run::scope::Here;
 use crate::run::step::{FieldFault, ProofBy, TaskKind};
 
-use super::lease::digest_of;
+use super::said::digest_of;
 
 impl Draft<'_> {
     pub(super) fn complete(&mut self, holding: &Holding, report: &Report, ask: &Ask) -> Decided<Reply> {

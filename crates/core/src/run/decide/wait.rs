@@ -15,8 +15,8 @@ use crate::time::{Span, Timestamp};
 
 use super::coded;
 use super::flow::Opening;
-use super::lease::digest_of;
 use super::recover::{connection_of, sentence};
+use super::said::digest_of;
 
 impl Draft<'_> {
     /// The lease is given back until something happens.
