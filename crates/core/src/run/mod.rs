@@ -332,6 +332,8 @@ pub mod limits {
     pub const DEPTH: u32 = 32;
     pub const MAILBOX: usize = 256;
     pub const NAMED_EFFECTS: usize = 1_000;
+    /// The schema of a form that a task or a body asks for: it stands in events, so that its page needs no payload.
+    pub const FORM_BYTES: usize = 16 << 10;
     pub const LEASE: Span = Span::from_secs(30);
     pub const GRACE: Span = Span::from_secs(30);
     /// Items of a list are stored in pieces of this many, so that issuing one reads one piece.

@@ -290,6 +290,9 @@ pub struct ApprovalWait {
     /// An approval that a task asked for: the answer goes to the task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_by_task: bool,
+    /// JSON Schema of what a decision carries, if it was asked for; a declared approval has it in its document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<serde_json::Value>,
 }
 
 /// One person's answer.

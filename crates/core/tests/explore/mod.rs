@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use abide_core::contract::{FailureClass, RunState};
-use abide_core::definition::{Definition, EffectKind, WaitMode};
+use abide_core::definition::{Definition, EffectKind, OnCancel, WaitMode};
 use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, RunId, TaskId, WorkerId, WorkflowId};
 use abide_core::run::command::*;
 use abide_core::run::invariant;
@@ -523,10 +523,7 @@ impl<'d> Explorer<'d> {
                     at_deadline: None,
                 },
             }],
-            3 => vec![StepWait {
-                step_id: Path::from("kid"),
-                on: CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() },
-            }],
+            3 => vec![StepWait { step_id: Path::from("kid"), on: child(!a.is_multiple_of(4), a) }],
             4 => vec![StepWait {
                 step_id: Path::from("auth"),
                 on: CodedWait::Auth { tool: "drive".into(), account: None },
@@ -639,9 +636,7 @@ impl<'d> Explorer<'d> {
                 on: match kind.as_str() {
                     "approval" => CodedWait::Approval(Box::new(approval(0))),
                     "sleep" => CodedWait::Sleep { until: self.now },
-                    "child" => {
-                        CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() }
-                    }
+                    "child" => child(true, 0),
                     "auth" => CodedWait::Auth { tool: "drive".into(), account: None },
                     _ => CodedWait::Signal {
                         names: vec!["left".into()],
@@ -659,6 +654,18 @@ impl<'d> Explorer<'d> {
     }
 }
 
+fn child(wait: bool, a: u8) -> CodedWait {
+    CodedWait::Child {
+        workflow: WorkflowId::from("sequence"),
+        version: None,
+        input: "{}".into(),
+        wait,
+        on_cancel: if a.is_multiple_of(3) { OnCancel::Leave } else { OnCancel::Cancel },
+        deadline: None,
+        at_deadline: None,
+    }
+}
+
 fn approval(b: u8) -> ApprovalAsked {
     ApprovalAsked {
         title: "May I?".into(),
@@ -668,6 +675,7 @@ fn approval(b: u8) -> ApprovalAsked {
         not_requester: false,
         deadline: (b.is_multiple_of(2)).then_some(Span::from_secs(60)),
         at_deadline: None,
+        form: None,
     }
 }
 

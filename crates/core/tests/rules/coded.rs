@@ -1,7 +1,7 @@
 //! Coded workflows: steps match by name, results are handed back, a body that changed is noticed.
 
 use abide_core::contract::{FailureClass, ReasonType, RunState::*, StepState};
-use abide_core::definition::EffectKind;
+use abide_core::definition::{AtDeadline, EffectKind, OnCancel};
 use abide_core::ids::Path;
 use abide_core::run::command::*;
 use abide_core::time::Span;
@@ -42,6 +42,22 @@ fn done(step: &str, output: &str) -> StepDone {
 fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
     let holding = run.holding("body");
     run.when(asked(Ask::Steps { holding, done, begin, wait }))
+}
+
+fn child(wait: bool, on_cancel: OnCancel) -> CodedWait {
+    CodedWait::Child {
+        workflow: "sub".into(),
+        version: None,
+        input: "{}".into(),
+        wait,
+        on_cancel,
+        deadline: Some(Span::from_secs(60)),
+        at_deadline: Some(AtDeadline::Fail),
+    }
+}
+
+fn waiting(id: &str, on: CodedWait) -> Vec<StepWait> {
+    vec![StepWait { step_id: Path::from(id), on }]
 }
 
 fn next(run: &Given) -> Option<Next> {
@@ -163,6 +179,7 @@ fn approvals_signals_and_children_of_a_body_are_waits_of_the_run() {
         not_requester: false,
         deadline: None,
         at_deadline: None,
+        form: None,
     };
     said(at_work(), vec![], vec![], wait("ok", CodedWait::Approval(Box::new(asked_for))))
         .state(WaitingOnApproval)
@@ -178,7 +195,7 @@ fn approvals_signals_and_children_of_a_body_are_waits_of_the_run() {
         .state(WaitingOnTool)
         .after([signal("go", "5")])
         .output("go", "5");
-    let child = CodedWait::Child { workflow: "sub".into(), version: None, input: "{}".into() };
+    let child = child(true, OnCancel::Cancel);
     said(at_work(), vec![], vec![], wait("kid", child))
         .state(WaitingOnChild)
         .after([child_ended("kid", Succeeded, Some("9"))])
@@ -294,4 +311,57 @@ fn a_failed_step_reported_again_is_told_the_same_pause() {
     let run =
         said(run, failed(), vec![], vec![]).then_reply(Reply::Body { next: Next::Continue, waits: waits.clone() });
     said(run, failed(), vec![], vec![]).then([]).then_reply(Reply::Body { next: Next::Continue, waits });
+}
+
+#[test]
+fn a_body_may_start_a_child_without_waiting_for_it() {
+    let run = said(at_work(), vec![], vec![], waiting("kid", child(false, OnCancel::Cancel)))
+        .then(["step.entered", "child.started", "step.completed"])
+        .check(|run| assert!(run.head().detached.contains_key("kid")));
+    assert_eq!(next(&run), Some(Next::Continue));
+    let told = |run: &Given| run.effects.iter().any(|effect| matches!(effect, Effect::CancelChild { .. }));
+    run.after([cancel()]).check(|run| assert!(told(run), "a cancel reaches it"));
+    said(at_work(), vec![], vec![], waiting("kid", child(false, OnCancel::Leave)))
+        .after([cancel()])
+        .check(|run| assert!(!told(run), "it is left alone"));
+}
+
+#[test]
+fn a_child_of_a_body_has_a_deadline_as_a_declared_one_has() {
+    said(at_work(), vec![], vec![], waiting("kid", child(true, OnCancel::Leave)))
+        .after([passed("60s")])
+        .step_is("kid", StepState::Failed)
+        .state(Queued);
+}
+
+#[test]
+fn an_approval_that_a_body_asks_for_checks_its_form() {
+    let asked_for = |form: &str| {
+        CodedWait::Approval(Box::new(ApprovalAsked {
+            title: "Send?".into(),
+            subject: "{}".into(),
+            approvers: vec!["ana".into()],
+            quorum: 1,
+            not_requester: false,
+            deadline: None,
+            at_deadline: None,
+            form: Some(form.into()),
+        }))
+    };
+    let decide = |form: &str| {
+        asked(Ask::Decide {
+            step_id: None,
+            by: "ana".into(),
+            approve: true,
+            comment: None,
+            form: Some(form.into()),
+            subject_digest: None,
+            via: None,
+        })
+    };
+    said(at_work(), vec![], vec![], waiting("ok", asked_for(r#"{"type":"nonsense"}"#)))
+        .then_rejected("validation-failed");
+    let run = said(at_work(), vec![], vec![], waiting("ok", asked_for(r#"{"required":["why"]}"#)));
+    run.clone().when(decide("{}")).then_rejected("validation-failed");
+    run.after([decide(r#"{"why":"because"}"#)]).step_is("ok", StepState::Completed);
 }

@@ -221,6 +221,7 @@ fn a_block_given_again_for_something_else_is_refused() {
             not_requester: false,
             deadline: None,
             at_deadline: None,
+            form: None,
         }))
     };
     steps(&["a"])

@@ -237,6 +237,7 @@ fn a_task_may_sleep_ask_an_operator_or_ask_for_an_approval() {
         not_requester: false,
         deadline: None,
         at_deadline: None,
+        form: None,
     };
     at_work
         .after([blocked("a", BlockOn::Approval(Box::new(asked)))])

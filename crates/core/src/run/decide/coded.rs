@@ -405,7 +405,7 @@ impl Draft<'_> {
             input_digest: None,
             kind: wait.on.kind().into(),
             at_deadline: match &wait.on {
-                CodedWait::Signal { at_deadline, .. } => at_deadline.clone(),
+                CodedWait::Signal { at_deadline, .. } | CodedWait::Child { at_deadline, .. } => at_deadline.clone(),
                 _ => None,
             },
             epoch: holding.epoch,
@@ -421,12 +421,16 @@ impl Draft<'_> {
                 let block = Block::new(Wait::Timer, format!("Sleeps until {until}."), self.now).until(Some(*until));
                 self.rest(path, block)
             }
-            CodedWait::Child { workflow, version, input } => {
+            CodedWait::Child { workflow, version, input, wait, on_cancel, deadline, .. } => {
                 self.check_size("the input", input)?;
                 self.check_json("input", input)?;
                 let name = self.numbered(path, "child_input");
                 let input = self.store(name, input.clone());
-                self.launch_child(path, workflow, *version, input, crate::definition::OnCancel::Cancel, None)
+                if *wait {
+                    self.launch_child(path, workflow, *version, input, *on_cancel, *deadline)
+                } else {
+                    self.detach_child(path, workflow, *version, input, *on_cancel)
+                }
             }
             CodedWait::Auth { tool, account } => {
                 let account = account.clone().unwrap_or_else(|| "default".into());

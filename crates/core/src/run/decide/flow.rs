@@ -125,7 +125,11 @@ impl Draft<'_> {
             Action::Approval(approval) => self.open_approval(&opening, def, approval, here),
             Action::Child { workflow, version, wait, on_cancel, .. } => {
                 self.row_for(&opening)?;
-                self.start_child(&opening.path, def, workflow, *version, input, *wait, *on_cancel)
+                if *wait {
+                    self.launch_child(&opening.path, workflow, *version, input, *on_cancel, def.deadline)
+                } else {
+                    self.detach_child(&opening.path, workflow, *version, input, *on_cancel)
+                }
             }
             Action::JoinChild { step } => self.join_child(&opening, def, *step),
             Action::Sleep(sleep) => self.open_sleep(&opening, sleep, here),

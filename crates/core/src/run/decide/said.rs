@@ -98,6 +98,7 @@ impl Said {
             .number(u64::from(asked.not_requester))
             .span(asked.deadline)
             .parts(&asked.at_deadline)
+            .text(asked.form.as_deref())
     }
 
     fn steps(&mut self, done: &[StepDone], begin: &[StepBegin], wait: &[StepWait]) -> &mut Said {
@@ -136,9 +137,14 @@ impl Said {
                 self.parts(names).number(*mode as u64).span(*deadline).parts(at_deadline)
             }
             CodedWait::Sleep { until } => self.instant(*until),
-            CodedWait::Child { workflow, version, input } => {
-                self.word(workflow.as_str()).number(version.map_or(0, u64::from)).word(input)
-            }
+            CodedWait::Child { workflow, version, input, wait, on_cancel, deadline, at_deadline } => self
+                .word(workflow.as_str())
+                .number(version.map_or(0, u64::from))
+                .word(input)
+                .number(u64::from(*wait))
+                .number(*on_cancel as u64)
+                .span(*deadline)
+                .parts(at_deadline),
             CodedWait::Auth { tool, account } => self.word(tool).text(account.as_deref()),
         }
     }
