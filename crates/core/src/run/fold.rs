@@ -233,7 +233,24 @@ fn end_task(step: &mut Step, to: TaskState, event: &Event) -> Result<TaskKind, B
         step.answered = Some(Answered { task_id: task.id, epoch: lease.epoch, digest });
     }
     step.lease_until = step.lease_until.max(taken_away_until(&event.fact));
+    if costs_no_attempt(&event.fact) {
+        match task.kind {
+            TaskKind::Reconcile => step.probe_attempt = step.probe_attempt.saturating_sub(1),
+            TaskKind::Compensate => step.undo_attempt = step.undo_attempt.saturating_sub(1),
+            // A step's next attempt stands in the event that issues it.
+            TaskKind::Step | TaskKind::Body => {}
+        }
+    }
     Ok(task.kind)
+}
+
+/// Withdrawn, given back, or held up by a connection: the probe or undo has not been tried.
+fn costs_no_attempt(fact: &Fact) -> bool {
+    match fact {
+        Fact::TaskCanceled { .. } | Fact::TaskBlocked { .. } => true,
+        Fact::TaskFailed { failure, .. } => failure.class == FailureClass::Auth,
+        _ => false,
+    }
 }
 
 fn said(fact: &Fact) -> Option<Digest> {
@@ -267,16 +284,20 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             match task.kind {
                 TaskKind::Step | TaskKind::Body => {
                     step.attempt = *attempt;
-                    step.side_attempt = 0;
+                    step.probe_attempt = 0;
                     step.input = Some(task.input.clone());
                     step.deadline_at = step.deadline_at.or(*deadline_at);
                     move_step(step, StepState::Issued, event)?;
                 }
-                TaskKind::Reconcile | TaskKind::Compensate => {
-                    step.side_attempt = *attempt;
+                TaskKind::Reconcile => {
+                    step.probe_attempt = *attempt;
                     if step.state != StepState::Compensating {
                         move_step(step, StepState::Reconciling, event)?;
                     }
+                }
+                TaskKind::Compensate => {
+                    step.undo_attempt = *attempt;
+                    step.probe_attempt = 0;
                 }
             }
             step.task = Some((**task).clone());
@@ -394,6 +415,7 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
                 move_step(step, StepState::Pending, event)?;
             }
         }
+        Fact::StepReconciled { .. } => step.probe_attempt = 0,
         Fact::StepUnneeded => step.unneeded = true,
         Fact::JoinDecided { met } => {
             if let Some(group) = &mut step.group_of {
@@ -406,7 +428,8 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             }
         }
         Fact::StepCompensating => {
-            step.side_attempt = 0;
+            step.undo_attempt = 0;
+            step.probe_attempt = 0;
             move_step(step, StepState::Compensating, event)?;
         }
         Fact::StepCompensated { proof } => {

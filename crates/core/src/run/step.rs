@@ -110,8 +110,10 @@ pub struct Step {
     pub group_of: Option<Box<Group>>,
     /// The completed step that is undone after this one.
     pub undo_next: Option<Path>,
-    /// Attempts of the probe and of the undo that is under way.
-    pub side_attempt: u32,
+    /// Attempts of the probe that is under way: of the step's own, or of its undo's. A verdict ends the count.
+    pub probe_attempt: u32,
+    /// Attempts of the undo.
+    pub undo_attempt: u32,
     pub decisions: Vec<Decision>,
     /// The last answer a worker gave, so that its repetition is recognised.
     pub answered: Option<Answered>,
@@ -508,7 +510,8 @@ impl Step {
             unneeded: false,
             group_of: None,
             undo_next: None,
-            side_attempt: 0,
+            probe_attempt: 0,
+            undo_attempt: 0,
             decisions: Vec::new(),
             answered: None,
             coded: None,
@@ -529,6 +532,15 @@ impl Step {
 
     pub fn is_leased(&self) -> bool {
         self.lease().is_some()
+    }
+
+    /// Which attempt a task of this kind is: steps, probes and undos count for themselves.
+    pub fn attempt_of(&self, kind: TaskKind) -> u32 {
+        match kind {
+            TaskKind::Step | TaskKind::Body => self.attempt,
+            TaskKind::Reconcile => self.probe_attempt,
+            TaskKind::Compensate => self.undo_attempt,
+        }
     }
 
     /// A task that anybody may claim.

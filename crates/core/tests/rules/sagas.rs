@@ -312,3 +312,93 @@ fn what_its_worker_stopped_itself_is_probed_at_once() {
         .after([cancel(), stopped("pay")])
         .check(|run| assert_eq!(run.row("pay").task.as_ref().map(|task| task.kind), Some(TaskKind::Reconcile)));
 }
+
+const REFUND: &str = r#"
+workflow: refund
+saga: true
+steps:
+  - id: pay
+    task: t.pay
+    reconcile: t.find_payment
+    compensate: { task: t.refund, effect: external, retry: { max_attempts: 2, jitter: 0 }, reconcile: { task: t.find_refund, retry: { max_attempts: 2, jitter: 0 } } }
+  - { id: end, task: t.end }
+"#;
+
+fn refunding() -> Given {
+    given(REFUND).after([
+        started(),
+        claimed("pay"),
+        completed("pay"),
+        claimed("end"),
+        failed("end", FailureClass::Fatal),
+        claimed("pay.undo"),
+    ])
+}
+
+fn attempts(run: &Given) -> Vec<(String, u32)> {
+    let issued = run.memory.log.iter().filter(|record| record.kind == "task.issued");
+    let side = issued.filter_map(|record| Some((record.step_id.as_ref()?.to_string(), record.attempt?)));
+    side.filter(|(path, _)| path.contains(".undo")).collect()
+}
+
+#[test]
+fn an_undo_and_its_probe_count_their_attempts_apart() {
+    refunding()
+        .after([failed("pay.undo", FailureClass::OutcomeUnknown), claimed("pay.undo.probe")])
+        .after([failed("pay.undo.probe", FailureClass::Transient), passed("1s"), claimed("pay.undo.probe")])
+        .after([completed_with("pay.undo.probe", r#"{"found":false}"#), claimed("pay.undo")])
+        .check(|run| {
+            let expected = [("pay.undo", 1), ("pay.undo.probe", 1), ("pay.undo.probe", 2), ("pay.undo", 2)]
+                .map(|(p, n)| (p.to_owned(), n));
+            assert_eq!(attempts(run), expected);
+        })
+        .after([completed("pay.undo")])
+        .check(|run| assert_eq!(kind(run), Some(FailureKind::RolledBack)));
+}
+
+#[test]
+fn the_probe_of_an_undo_is_tried_as_often_as_it_says_itself() {
+    let failed_once = || [claimed("pay.undo.probe"), failed("pay.undo.probe", FailureClass::Transient), passed("2s")];
+    refunding()
+        .after([failed("pay.undo", FailureClass::OutcomeUnknown)])
+        .after(failed_once())
+        .state(Compensating)
+        .after(failed_once())
+        .state(WaitingOnOperator);
+    refunding()
+        .after([failed("pay.undo", FailureClass::OutcomeUnknown), claimed("pay.undo.probe"), lost("pay.undo.probe")])
+        .after([claimed("pay.undo.probe"), lost("pay.undo.probe")])
+        .state(WaitingOnOperator);
+}
+
+#[test]
+fn an_undo_that_never_happens_is_given_up_after_its_attempts() {
+    let absent = || {
+        [
+            failed("pay.undo", FailureClass::OutcomeUnknown),
+            claimed("pay.undo.probe"),
+            completed_with("pay.undo.probe", r#"{"found":false}"#),
+        ]
+    };
+    refunding()
+        .after(absent())
+        .after([claimed("pay.undo")])
+        .after(absent())
+        .state(WaitingOnOperator)
+        .check(|run| assert_eq!(run.row("pay").block.as_ref().map(|b| b.reason()), Some(ReasonType::UndoFailed)));
+}
+
+#[test]
+fn a_probe_that_was_withdrawn_given_back_or_blocked_costs_no_attempt() {
+    let auth = || failed("pay.probe", FailureClass::Auth);
+    booked()
+        .after([
+            failed("pay", FailureClass::OutcomeUnknown),
+            pause(),
+            resume(),
+            claimed("pay.probe"),
+            stopped("pay.probe"),
+        ])
+        .after([claimed("pay.probe"), auth(), asked(Ask::Reconnect { tool: None, account: None, generation: None })])
+        .check(|run| assert_eq!(run.row("pay").probe_attempt, 1));
+}

@@ -79,7 +79,7 @@ impl Draft<'_> {
             Resolution::Skip => {
                 let step = self.must_row(path)?;
                 let failure = step.failure.clone().unwrap_or_else(|| {
-                    self.failure(path, FailureClass::Fatal, "an operator gave its undo up", step.side_attempt)
+                    self.failure(path, FailureClass::Fatal, "an operator gave its undo up", step.undo_attempt)
                 });
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }

@@ -129,7 +129,7 @@ impl Draft<'_> {
         } else {
             FailureClass::Transient
         });
-        let attempt = if kind == TaskKind::Step { step.attempt } else { step.side_attempt };
+        let attempt = step.attempt_of(kind);
         let failure = Failure {
             code: fault.code.clone(),
             details: fault.details.clone(),

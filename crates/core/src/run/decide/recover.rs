@@ -1,7 +1,7 @@
 //! Recovery: what happens after a failed attempt or a lost lease, by failure class; reconcile before retry.
 
 use crate::contract::{Failure, FailureClass, FailureKind, Policy, ReasonType, StepState};
-use crate::definition::{EffectKind, RetryPolicy, StepDef};
+use crate::definition::{EffectKind, RetryPolicy, StepDef, SubTask};
 use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
@@ -211,11 +211,7 @@ impl Draft<'_> {
         let step = self.must_row(path)?;
         let def = self.spec(step);
         let undo = step.state == StepState::Compensating;
-        let probe = match (undo, &def.compensate) {
-            (true, Some(compensate)) => compensate.reconcile.as_deref().cloned(),
-            _ => def.reconcile.clone(),
-        };
-        let Some(probe) = probe else { return Ok(()) };
+        let Some(probe) = probe_of(step, &def).cloned() else { return Ok(()) };
         if let Some(until) = self.old_worker_may_act_until(step)? {
             let why = step.failure.as_ref().map(|failure| sentence(&failure.message) + " ").unwrap_or_default();
             let message = format!("{why}The probe waits until {until}, so that the old worker has stopped.");
@@ -227,7 +223,7 @@ impl Draft<'_> {
         }
         let step = self.must_row(path)?;
         let here = Here { failure: step.failure.clone(), ..Here::of(step, &def) };
-        let attempt = step.side_attempt + 1;
+        let attempt = step.probe_attempt + 1;
         let task_path = if undo { path.undo().probe() } else { path.probe() };
         let with = match &probe.with {
             Some(with) => self.render(with, &here)?.ok(),
@@ -271,7 +267,8 @@ impl Draft<'_> {
     pub(super) fn probed(&mut self, path: &Path, answer: Option<&str>) -> Decided {
         let verdict = Verdict::read(answer);
         let (name, why) = verdict.told();
-        self.tell_of(&path.probe(), Fact::StepReconciled { verdict: name.into(), why })?;
+        let probe = self.path_of_task(path, TaskKind::Reconcile)?;
+        self.tell_of(&probe, Fact::StepReconciled { verdict: name.into(), why })?;
         let step = self.must_row(path)?;
         if step.state == StepState::Compensating {
             return self.undo_probed(path, verdict);
@@ -326,17 +323,17 @@ impl Draft<'_> {
         if self.should_stop(step) {
             return self.probed(path, None);
         }
-        let policy = def.reconcile.as_ref().map_or_else(RetryPolicy::default, |probe| probe.retry);
+        let policy = probe_of(step, &def).map_or_else(RetryPolicy::default, |probe| probe.retry);
         let again = matches!(failure.class, FailureClass::Transient | FailureClass::RateLimited | FailureClass::Lost);
         if failure.class == FailureClass::Auth {
             let connection = self.connection_for(path, Some(fault), &def)?;
             return self.block_on_auth(path, connection, &failure.message, TaskKind::Reconcile);
         }
-        if again && step.side_attempt < policy.max_attempts {
+        if again && step.probe_attempt < policy.max_attempts {
             if failure.class == FailureClass::Lost {
                 return self.issue_probe(path);
             }
-            let pause = fault.retry_after.unwrap_or_else(|| back_off(&policy, step.side_attempt, self.jitter()));
+            let pause = fault.retry_after.unwrap_or_else(|| back_off(&policy, step.probe_attempt, self.jitter()));
             let until = self.now + pause;
             let message = format!("{} The probe is tried again at {until}.", sentence(&failure.message));
             let block = Block::new(Wait::Probe, message, self.now).until(Some(until));
@@ -344,6 +341,14 @@ impl Draft<'_> {
         }
         let why = json_text(&failure.message);
         self.probed(path, Some(&format!("{{\"found\":null,\"why\":{why}}}")))
+    }
+}
+
+/// What finds out whether the effect of a step happened, or that of the undo which is under way.
+fn probe_of<'d>(step: &Step, def: &'d StepDef) -> Option<&'d SubTask> {
+    match (step.state, &def.compensate) {
+        (StepState::Compensating, Some(undo)) => undo.reconcile.as_deref(),
+        _ => def.reconcile.as_ref(),
     }
 }
 

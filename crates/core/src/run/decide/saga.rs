@@ -100,7 +100,7 @@ impl Draft<'_> {
 
     pub(super) fn issue_undo_for(&mut self, path: &Path, generation: Option<u64>) -> Decided {
         let step = self.must_row(path)?;
-        let (def, attempt) = (self.spec(step), step.side_attempt + 1);
+        let (def, attempt) = (self.spec(step), step.undo_attempt + 1);
         let Some(undo) = &def.compensate else { return Ok(()) };
         let output = match &step.output {
             Some(output) => Some(self.payload(&output.name)?.into()),
@@ -123,7 +123,7 @@ impl Draft<'_> {
 
     pub(super) fn undo_failed(&mut self, path: &Path, failure: Failure, fault: &Fault) -> Decided {
         let step = self.must_row(path)?;
-        let (def, attempt) = (self.spec(step), step.side_attempt);
+        let (def, attempt) = (self.spec(step), step.undo_attempt);
         let Some(undo) = &def.compensate else { return Ok(()) };
         match failure.class {
             FailureClass::Transient | FailureClass::RateLimited if attempt < undo.retry.max_attempts => {
@@ -154,7 +154,7 @@ impl Draft<'_> {
     /// The worker of an undo was lost: repeated when that is safe, looked at when it can be, asked about otherwise.
     pub(super) fn undo_lost(&mut self, path: &Path, failure: Failure) -> Decided {
         let step = self.must_row(path)?;
-        let (def, attempt) = (self.spec(step), step.side_attempt);
+        let (def, attempt) = (self.spec(step), step.undo_attempt);
         let Some(undo) = &def.compensate else { return Ok(()) };
         match undo.effect {
             EffectKind::External if undo.reconcile.is_some() => self.issue_probe(path),
@@ -166,9 +166,16 @@ impl Draft<'_> {
 
     /// What the probe of an undo found.
     pub(super) fn undo_probed(&mut self, path: &Path, verdict: Verdict) -> Decided {
+        let step = self.must_row(path)?;
+        let most = self.spec(step).compensate.as_ref().map_or(1, |undo| undo.retry.max_attempts);
         match verdict {
             Verdict::Found { .. } => self.undone(path, ProofBy::Reconcile),
-            Verdict::Absent | Verdict::Partial { .. } => self.issue_undo(path),
+            Verdict::Absent | Verdict::Partial { .. } if step.undo_attempt < most => self.issue_undo(path),
+            Verdict::Absent | Verdict::Partial { .. } => {
+                let message = format!("{most} attempts of its undo did not happen");
+                let failure = self.failure(path, FailureClass::Transient, message, step.undo_attempt);
+                self.give_up_undo(path, &failure)
+            }
             Verdict::Abort { reason } | Verdict::Unclear { why: reason } => {
                 let failure = self.failure(path, FailureClass::OutcomeUnknown, reason, 1);
                 self.give_up_undo(path, &failure)
