@@ -6,8 +6,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::command::{Actor, Outcome};
 use super::step::{
-    Answer, Block, Callback, ChildEnd, ChildRef, CodedStep, Connection, Decision, Group, Place, Proof, Receipt, Ref,
-    Resource, Task,
+    Answer, Block, Callback, ChildEnd, ChildRef, CodedStep, Connection, Decision, Group, NamedEffect, Place, Proof,
+    Receipt, Ref, Resource, Task,
 };
 use super::{Because, Cancel, Hold, Parent, Started, Warning};
 use crate::contract::{Cause, Evidence, Failure, Layer, RunState, StepState};
@@ -228,6 +228,8 @@ facts! {
         resources: Vec<Resource>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        effects: Vec<NamedEffect>,
         from: RunId,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         undoable: bool,

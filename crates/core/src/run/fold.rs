@@ -440,12 +440,13 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             end_step(step, StepState::UndoFailed, event)?;
             step.failure = Some((**failure).clone());
         }
-        Fact::StepCarried { state, input, output, resources, receipt, decisions, coded, .. } => {
+        Fact::StepCarried { state, input, output, resources, receipt, effects, decisions, coded, .. } => {
             end_step(step, *state, event)?;
             step.input = input.clone();
             step.output = output.clone();
             step.resources = resources.clone();
             step.receipt = receipt.clone();
+            step.effects = effects.clone();
             step.decisions = decisions.clone();
             step.coded = coded.clone();
             step.proof = Some(super::step::Proof { by: super::step::ProofBy::Carried, at: event.at });

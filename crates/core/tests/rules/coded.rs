@@ -365,3 +365,15 @@ fn an_approval_that_a_body_asks_for_checks_its_form() {
     run.clone().when(decide("{}")).then_rejected("validation-failed");
     run.after([decide(r#"{"why":"because"}"#)]).step_is("ok", StepState::Completed);
 }
+
+#[test]
+fn a_carried_step_of_a_body_can_be_undone() {
+    use abide_core::run::rerun::Carried;
+    let run = said(at_work(), vec![], vec![external("pay")], vec![]);
+    let run = said(run, vec![done("pay", "1")], vec![], vec![]);
+    let mut start = Start::with_input("{}");
+    start.carried = vec![Carried::of(run.row("pay"), &run.definition, (None, Some("1".into())), &run.head().run_id)];
+    given(CODED)
+        .after([Act::Start(Box::new(start)), claimed("body"), failed("body", FailureClass::Fatal), claimed("pay.undo")])
+        .state(Compensating);
+}
