@@ -68,9 +68,7 @@ impl Draft<'_> {
 
     /// A row for an instance that cannot even begin.
     pub(super) fn open_broken(&mut self, opening: &Opening, error: &EvalError) -> Decided {
-        let failure = Failure::new(FailureKind::Invalid, FailureClass::Validation, error.to_string(), self.now)
-            .coded(error.code())
-            .of(opening.path.clone(), 0);
+        let failure = self.not_evaluated(&opening.path, error, 0);
         self.row_for(opening)?;
         self.recover(&opening.path, failure, None)
     }

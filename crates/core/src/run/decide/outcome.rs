@@ -2,6 +2,7 @@
 
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{EffectKind, StepDef, Then};
+use crate::expression::EvalError;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, Fault, Holding, Json, Outcome, Reply, Report};
@@ -83,9 +84,7 @@ impl Draft<'_> {
                     let message = format!("verify does not hold: {}", verify.source());
                     Some(self.failure(path, FailureClass::Validation, message, attempt).coded("verify"))
                 }
-                Err(error) => {
-                    Some(self.failure(path, FailureClass::Validation, error.to_string(), attempt).coded(error.code()))
-                }
+                Err(error) => Some(self.not_evaluated(path, &error, attempt)),
             };
             if let Some(failure) = failure {
                 return self.recover(path, failure, None);
@@ -117,6 +116,13 @@ impl Draft<'_> {
         attempt: u32,
     ) -> Failure {
         Failure::new(FailureKind::StepFailed, class, message, self.now).of(path.clone(), attempt)
+    }
+
+    /// An expression gave no value.
+    pub(super) fn not_evaluated(&self, path: &Path, error: &EvalError, attempt: u32) -> Failure {
+        Failure::new(FailureKind::Invalid, class_of(error), error.to_string(), self.now)
+            .coded(error.code())
+            .of(path.clone(), attempt)
     }
 
     pub(super) fn fail(&mut self, holding: &Holding, fault: &Fault, ask: &Ask) -> Decided<Reply> {
@@ -189,8 +195,8 @@ impl Draft<'_> {
                 Ok(false) => continue,
                 Ok(true) => return self.follow_case(path, number, case.then, output, failure, index),
                 Err(error) => {
-                    let failure = self.failure(path, FailureClass::Validation, error.to_string(), attempt);
-                    self.fail_step(path, failure.coded(error.code()), false)?;
+                    let failure = self.not_evaluated(path, &error, attempt);
+                    self.fail_step(path, failure, false)?;
                     return Ok(true);
                 }
             }
@@ -291,5 +297,16 @@ impl Draft<'_> {
             self.let_go_of_child(&member);
         }
         Ok(())
+    }
+}
+
+/// A person can correct a value; an expression that costs too much stays as it is written.
+pub(super) fn class_of(error: &EvalError) -> FailureClass {
+    match error {
+        EvalError::CostExceeded { .. } => FailureClass::Fatal,
+        EvalError::MissingKey { .. }
+        | EvalError::Type { .. }
+        | EvalError::Arithmetic { .. }
+        | EvalError::BadValue { .. } => FailureClass::Validation,
     }
 }

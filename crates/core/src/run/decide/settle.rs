@@ -1,6 +1,6 @@
 //! What comes after every decision: whatever can go on goes on, whatever is over ends, and the state is projected.
 
-use crate::contract::{BodyState, Cause, Failure, FailureClass, FailureKind, RunState, StepState};
+use crate::contract::{BodyState, Cause, Failure, FailureKind, RunState, StepState};
 use crate::definition::Body;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
@@ -8,6 +8,8 @@ use crate::run::event::Fact;
 use crate::run::scope::Here;
 use crate::run::step::{Role, Step, Wait};
 use crate::run::{Because, Cancel, Finally, Phase, limits};
+
+use super::outcome::class_of;
 
 impl Draft<'_> {
     /// Goes on until nothing moves by itself, then enters the state that this is.
@@ -187,7 +189,7 @@ impl Draft<'_> {
                 self.tell(Fact::WorkflowCompleted { output: None })?;
             }
             Some(Err(error)) => {
-                let failure = Failure::new(FailureKind::Invalid, FailureClass::Validation, error.to_string(), self.now)
+                let failure = Failure::new(FailureKind::Invalid, class_of(&error), error.to_string(), self.now)
                     .coded(error.code());
                 self.close(failure)?;
             }
