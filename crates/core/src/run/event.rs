@@ -174,7 +174,13 @@ facts! {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tolerated: bool,
     } = "step.completed" in Step,
-    StepFailed { failure: Box<Failure>, tolerated: bool } = "step.failed" in Step,
+    StepFailed {
+        failure: Box<Failure>,
+        tolerated: bool,
+        /// Its effect may have happened and could be undone: a rollback looks at it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undoable: bool,
+    } = "step.failed" in Step,
     StepSkipped {
         reason: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,6 +200,9 @@ facts! {
         /// Its external effect may have happened.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unknown: bool,
+        /// And could be undone: a rollback looks at it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undoable: bool,
     } = "step.canceled" in Step,
     /// Back to the beginning of its attempt: withdrawn by a pause, corrected, or about to be issued again.
     StepReset {

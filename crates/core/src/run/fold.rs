@@ -169,9 +169,10 @@ fn fold_row(run: &mut Working, event: &Event) -> Result<(), Broken> {
         (None, None) => return Err(Broken::NoRow { seq: event.seq, path }),
     };
     let step = Arc::make_mut(&mut row);
-    let was = step.state;
+    let (was, was_unknown) = (step.state, step.unknown);
     let folded = fold_step(step, event);
     if folded.is_ok() {
+        count_unknown(&mut run.head, step, was, was_unknown, event);
         if can_be_undone(&event.fact) {
             // The stack of undos hangs together through the rows, so that it costs the same however long it is.
             step.undo_next = run.head.undo_first.replace(path.clone());
@@ -216,6 +217,7 @@ fn end_step(step: &mut Step, to: StepState, event: &Event) -> Result<(), Broken>
     step.task = None;
     step.live = None;
     step.block = None;
+    step.unknown = false;
     move_step(step, to, event)
 }
 
@@ -389,8 +391,10 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.failure = None;
             step.answers.clear();
         }
-        Fact::StepFailed { failure, tolerated } => {
+        Fact::StepFailed { failure, tolerated, .. } => {
             end_step(step, StepState::Failed, event)?;
+            // What stands for items and rounds causes nothing itself.
+            step.unknown = failure.class == FailureClass::OutcomeUnknown && step.group_of.is_none();
             step.failure = Some((**failure).clone());
             step.tolerated = *tolerated;
         }
@@ -400,7 +404,10 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.output = output.clone();
             step.failure = failure.as_deref().cloned();
         }
-        Fact::StepCanceled { .. } => end_step(step, StepState::Canceled, event)?,
+        Fact::StepCanceled { unknown, .. } => {
+            end_step(step, StepState::Canceled, event)?;
+            step.unknown = *unknown;
+        }
         Fact::StepReset { input, new_key, granted, attempt } => {
             step.attempt = attempt.unwrap_or(step.attempt);
             step.task = None;
@@ -606,22 +613,31 @@ fn count(run: &mut Working, step: &Step, was: StepState, event: &Event) {
             head.last_decided = Some((step.path.clone(), decision.by.clone()));
         }
         Fact::BodyRecalled { steps, epoch } => recall(run, steps, *epoch),
-        Fact::StepCanceled { unknown, .. } => {
-            head.unknown.retain(|path| *path != step.path);
-            if *unknown {
-                head.unknown.push(step.path.clone());
-            }
-        }
-        Fact::StepFailed { failure, .. } => {
-            head.unknown.retain(|path| *path != step.path);
-            if failure.class == FailureClass::OutcomeUnknown {
-                head.unknown.push(step.path.clone());
-            }
-        }
         _ => {}
     }
     if step.state != was {
         count_moved(run, step, was);
+    }
+}
+
+/// Unknown steps hang together through their rows as undos do, so that one more costs the same among 10,000.
+fn count_unknown(head: &mut Head, step: &mut Step, was: StepState, was_unknown: bool, event: &Event) {
+    let path = &step.path;
+    match (was_unknown, step.unknown) {
+        (false, true) => head.unknown.push(path.clone()),
+        (true, false) => head.unknown.remove(path),
+        (false, false) | (true, true) => {}
+    }
+    // A rollback begins to look at it.
+    let looked_at = was_unknown && was.is_ended() && step.state != was;
+    if looked_at && head.unknown_first.as_ref() == Some(path) {
+        head.unknown_first = step.unknown_next.take();
+        head.unknown_left = head.unknown_left.saturating_sub(1);
+    }
+    if let Fact::StepCanceled { undoable: true, .. } | Fact::StepFailed { undoable: true, .. } = event.fact {
+        let path = path.clone();
+        step.unknown_next = head.unknown_first.replace(path);
+        head.unknown_left += 1;
     }
 }
 
@@ -648,9 +664,6 @@ fn count_moved(run: &mut Working, step: &Step, was: StepState) {
     }
     if !step.state.is_ended() {
         return;
-    }
-    if !matches!(step.state, StepState::Canceled | StepState::Failed) {
-        head.unknown.retain(|path| *path != step.path);
     }
     if was.is_ended() && was != StepState::Canceled {
         return;

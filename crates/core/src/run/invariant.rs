@@ -40,6 +40,7 @@ pub fn broken(run: &Working, woken_at: Option<Timestamp>, serving_since: Timesta
     decisions(run, &mut found);
     groups(run, &mut found);
     undo_stack(run, &mut found);
+    unknown_stack(run, &mut found);
     required(run, state, &mut found);
     found
 }
@@ -190,6 +191,26 @@ fn undo_stack(run: &Working, found: &mut Vec<Violation>) {
     }
     if stacked != run.head.undo_left as usize {
         found.push(violated("I41", format!("{} undos are counted, {stacked} are stacked", run.head.undo_left)));
+    }
+}
+
+/// C6: what a rollback looks at first are steps that ended unknown, and the head counts those that are.
+fn unknown_stack(run: &Working, found: &mut Vec<Violation>) {
+    let unknown = run.steps.values().flatten().filter(|step| step.unknown).count();
+    if run.head.unknown.count != unknown as u64 {
+        found
+            .push(violated("C6", format!("{} unknown steps are counted, there are {unknown}", run.head.unknown.count)));
+    }
+    let (mut stacked, mut next) = (0, run.head.unknown_first.as_ref());
+    while let Some(step) = next.and_then(|path| run.step(path.as_str())).filter(|_| stacked <= unknown) {
+        stacked += 1;
+        if !step.unknown || !matches!(step.state, StepState::Canceled | StepState::Failed) {
+            found.push(violated("C6", format!("{} is to be looked at and is {}", step.path, step.state)));
+        }
+        next = step.unknown_next.as_ref();
+    }
+    if stacked != run.head.unknown_left as usize {
+        found.push(violated("C6", format!("{} are to be looked at, {stacked} are stacked", run.head.unknown_left)));
     }
 }
 

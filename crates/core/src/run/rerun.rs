@@ -275,7 +275,7 @@ fn describe(source: Source<'_>, step: &StepDef, carried: bool, plan: &mut RerunP
     plan.executed.push(step.id.clone());
     let happened = before.is_some_and(|row| {
         let done = matches!(row.state, StepState::Completed | StepState::Compensated | StepState::UndoFailed);
-        done || has_receipt(row) || source.head.unknown.contains(&row.path)
+        done || has_receipt(row) || row.unknown
     });
     let named = before.is_some_and(|row| row.effects.iter().any(|effect| effect.receipt.is_some()));
     if named || happened && step.effect != EffectKind::None {

@@ -110,6 +110,12 @@ pub struct Step {
     pub group_of: Option<Box<Group>>,
     /// The completed step that is undone after this one.
     pub undo_next: Option<Path>,
+    /// It ended without anybody knowing whether its external effect happened.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
+    /// The unknown step that a rollback looks at after this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_next: Option<Path>,
     /// Attempts of the probe that is under way: of the step's own, or of its undo's. A verdict ends the count.
     pub probe_attempt: u32,
     /// Attempts of the undo.
@@ -510,6 +516,8 @@ impl Step {
             unneeded: false,
             group_of: None,
             undo_next: None,
+            unknown: false,
+            unknown_next: None,
             probe_attempt: 0,
             undo_attempt: 0,
             decisions: Vec::new(),

@@ -402,3 +402,68 @@ fn a_probe_that_was_withdrawn_given_back_or_blocked_costs_no_attempt() {
         .after([claimed("pay.probe"), auth(), asked(Ask::Reconnect { tool: None, account: None, generation: None })])
         .check(|run| assert_eq!(run.row("pay").probe_attempt, 1));
 }
+
+const SEATS: &str = r#"
+workflow: seats
+saga: true
+steps:
+  - { id: book, for_each: input.seats, parallel: 1, join: { at_least: 1 }, task: t.book, effect: external, reconcile: t.find, compensate: t.unbook, recovery: { outcome_unknown: fail } }
+  - { id: pay, task: t.pay }
+"#;
+
+/// Books seats one after the other; of all but the last nobody knows whether it was booked.
+fn seats_booked(count: usize) -> Given {
+    let seats = format!(r#"{{"seats":[{}]}}"#, vec!["1"; count].join(","));
+    (0..count - 1)
+        .map(|n| &*format!("book.{n}").leak())
+        .fold(given(SEATS).after([started_with(&seats)]), |run, item| {
+            run.after([claimed(item), failed(item, FailureClass::OutcomeUnknown)])
+        })
+}
+
+fn probed(run: &Given) -> Vec<&'static str> {
+    let probes = run.memory.working.open().filter(|step| step.task.is_some());
+    probes.map(|step| &*step.path.probe().to_string().leak()).collect()
+}
+
+#[test]
+fn a_head_does_not_grow_with_what_is_unknown() {
+    let size = |count| serde_json::to_string(seats_booked(count).head()).expect("a head").len();
+    let (few, many) = (size(30), size(300));
+    assert!(many < few + 100, "{few} bytes with 29 unknown steps, {many} with 299");
+}
+
+#[test]
+fn a_rollback_looks_at_a_few_unknown_steps_at_a_time_and_at_all_of_them_before_the_first_undo() {
+    let run = seats_booked(25).check(|run| assert_eq!((run.head().unknown.count, run.head().unknown_left), (24, 24)));
+    let mut run =
+        run.after([claimed("book.24"), completed("book.24"), claimed("pay"), failed("pay", FailureClass::Fatal)]);
+    let mut rounds = Vec::new();
+    while run.head().unknown.count > 0 {
+        let probes = probed(&run);
+        rounds.push(probes.len());
+        for probe in probes {
+            run = run.after([claimed(probe), completed_with(probe, r#"{"found":false}"#)]);
+        }
+    }
+    assert_eq!(rounds, [10, 10, 4]);
+    run.step_is("book.24", StepState::Compensating)
+        .after([claimed("book.24.undo"), completed("book.24.undo")])
+        .check(|run| {
+            let failure = run.head().failure.as_ref().expect("a failure");
+            assert_eq!((failure.kind, failure.unknown_effects.len()), (FailureKind::RolledBack, 0));
+        })
+        .log_holds();
+}
+
+#[test]
+fn a_cancel_names_the_newest_unknown_steps_and_counts_the_rest() {
+    seats_booked(25)
+        .after([asked(Ask::Cancel { reason: "no".into(), undo: Some(false), grace: None })])
+        .state(Canceled)
+        .check(|run| {
+            assert_eq!(run.head().warnings.count, 21);
+            let last = run.head().warnings.newest.last().map(|warning| warning.message.as_str());
+            assert_eq!(last, Some("it is not known whether the effects of 4 more steps happened"));
+        });
+}

@@ -153,7 +153,7 @@ impl Draft<'_> {
             ..Failure::new(FailureKind::ChildFailed, FailureClass::Fatal, message, self.now).of(path.clone(), attempt)
         };
         if ending {
-            self.tell_of(path, Fact::StepCanceled { reason: failure.message, unknown: false })?;
+            self.cancel_step(path, &failure.message, false)?;
             return self.ended(path);
         }
         if !self.is_own_wait(path)? {

@@ -132,7 +132,7 @@ impl Draft<'_> {
         for path in open {
             let unknown = self.is_unknown(self.must_row(&path)?);
             self.take_away(&path, "its body ended")?;
-            self.tell_of(&path, Fact::StepCanceled { reason: "its body ended".into(), unknown })?;
+            self.cancel_step(&path, "its body ended", unknown)?;
             self.let_go_of_child(&path);
         }
         Ok(())
@@ -336,7 +336,7 @@ impl Draft<'_> {
             }
             // The body catches it, or fails with it.
             Policy::Retry | Policy::Fail | Policy::Warn | Policy::Compensate => {
-                self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated: true })?;
+                self.tell_failed(path, failure, true)?;
                 Ok(None)
             }
             Policy::Reconcile | Policy::Ask | Policy::Hold | Policy::WaitOnAuth | Policy::ReEvaluate => {

@@ -362,7 +362,7 @@ impl Draft<'_> {
             let unknown = leased && self.is_external(&path)? || self.is_unknown(self.must_row(&path)?);
             // Its worker is told to stop by its next heartbeat: a lease that is gone cannot write any more.
             self.take_away(&path, "a jump passed it")?;
-            self.tell_of(&path, Fact::StepCanceled { reason: "a jump passed it".into(), unknown })?;
+            self.cancel_step(&path, "a jump passed it", unknown)?;
             self.let_go_of_child(&path);
         }
         Ok(())

@@ -127,7 +127,7 @@ impl Draft<'_> {
             return Ok(Reply::Done);
         }
         if stop {
-            self.tell_of(&path, Fact::StepCanceled { reason: reason.into(), unknown })?;
+            self.cancel_step(&path, reason, unknown)?;
             self.ended(&path)?;
         } else {
             match kind {

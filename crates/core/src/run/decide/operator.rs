@@ -94,10 +94,7 @@ impl Draft<'_> {
     fn resolve_unknown(&mut self, path: &Path, action: &Resolution) -> Decided {
         match action {
             Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
-            Resolution::Fail => {
-                let reason = "an operator says that its effect did not happen".to_owned();
-                self.tell_of(path, Fact::StepCanceled { reason, unknown: false })
-            }
+            Resolution::Fail => self.cancel_step(path, "an operator says that its effect did not happen", false),
             Resolution::Skip => {
                 let failure = self.failure(path, FailureClass::Fatal, "it is not known whether it happened", 1);
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })

@@ -275,11 +275,17 @@ impl Draft<'_> {
             return Ok(());
         }
         let message = failure.message.clone();
-        self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated })?;
+        self.tell_failed(path, failure, tolerated)?;
         if tolerated {
             self.warn("step_failed", message, Some(path.clone()))?;
         }
         self.ended(path)
+    }
+
+    pub(super) fn tell_failed(&mut self, path: &Path, failure: Failure, tolerated: bool) -> Decided {
+        let step = self.must_row(path)?;
+        let undoable = failure.class == FailureClass::OutcomeUnknown && self.is_undoable(step, &self.spec(step));
+        self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated, undoable })
     }
 
     /// The group failed as a whole: nothing in it goes on.
@@ -293,7 +299,7 @@ impl Draft<'_> {
         for (member, leased) in members {
             let unknown = (leased && self.is_external(&member)?) || self.is_unknown(self.must_row(&member)?);
             self.take_away(&member, "its step failed")?;
-            self.tell_of(&member, Fact::StepCanceled { reason: "its step failed".into(), unknown })?;
+            self.cancel_step(&member, "its step failed", unknown)?;
             self.let_go_of_child(&member);
         }
         Ok(())

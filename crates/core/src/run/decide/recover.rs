@@ -57,7 +57,7 @@ impl Draft<'_> {
         if canceling && def.policy(failure.class) == Policy::Fail {
             return self.fail_step(path, failure, false);
         }
-        self.tell_of(path, Fact::StepCanceled { reason: failure.message, unknown })?;
+        self.cancel_step(path, &failure.message, unknown)?;
         self.ended(path)
     }
 

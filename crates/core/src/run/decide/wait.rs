@@ -46,8 +46,7 @@ impl Draft<'_> {
                 return Ok(Reply::Done);
             }
             let unknown = self.is_external(&path)?;
-            let reason = "its worker gave it back while the run was ending".to_owned();
-            self.tell_of(&path, Fact::StepCanceled { reason, unknown })?;
+            self.cancel_step(&path, "its worker gave it back while the run was ending", unknown)?;
             self.ended(&path)?;
             return Ok(Reply::Done);
         }
