@@ -210,7 +210,7 @@ impl<'a> Draft<'a> {
         };
         let from = self.run.head.state;
         fold(&mut self.run, &event)?;
-        let record = Record::seal(&event, from, self.run.head.hash)
+        let record = Record::seal(event, from, self.run.head.hash)
             .map_err(|error| Rejection::Bug(format!("an event cannot be written: {error}")))?;
         self.run.head.hash = record.hash;
         if let Some(path) = path {

@@ -1,5 +1,7 @@
 //! The way forward: entering a step, issuing its task or its wait, completing it, jumping.
 
+use std::borrow::Cow;
+
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{Action, Jump, OnCancel, SleepFor, StepDef};
 use crate::expression::{EvalError, Expression};
@@ -188,9 +190,10 @@ impl Draft<'_> {
         generation: Option<u64>,
     ) -> Decided {
         let index = place.as_ref().and_then(|place| place.index);
+        let declared = self.def;
         let def = match (index, self.run.step(path.as_str())) {
-            (_, Some(step)) => self.spec(step).into_owned(),
-            (Some(index), None) => self.def.steps()[index].clone(),
+            (_, Some(step)) => self.spec(step),
+            (Some(index), None) => Cow::Borrowed(&declared.steps()[index]),
             (None, None) => return Ok(()),
         };
         let handler = match &def.action {
