@@ -267,7 +267,22 @@ impl<'d> Explorer<'d> {
             tool: (b.is_multiple_of(2)).then(|| "drive".into()),
             ..Fault::default()
         };
-        self.ask(Actor::worker(worker.as_str()), Ask::Fail { holding, fault });
+        self.ask_twice(&worker, Ask::Fail { holding, fault });
+    }
+
+    /// A worker that did not hear the reply says the same again: it is told the same, and nothing changes.
+    fn ask_twice(&mut self, worker: &WorkerId, ask: Ask) {
+        let released = match self.ask(Actor::worker(worker.as_str()), ask.clone()) {
+            Some(Reply::Body { next: Next::Continue | Next::Canceled, .. }) | None => return,
+            Some(reply) => matches!(reply, Reply::Body { .. }),
+        };
+        let log = self.memory.log.len();
+        match self.ask(Actor::worker(worker.as_str()), ask) {
+            Some(Reply::Body { next: Next::Released, .. }) if released => {}
+            Some(Reply::Replayed) if !released => {}
+            other => panic!("a repeated answer is answered {other:?}\n{}", self.story()),
+        }
+        assert_eq!(self.memory.log.len(), log, "a repeated answer changes something");
     }
 
     fn block(&mut self, a: u8, b: u8) {
@@ -292,7 +307,7 @@ impl<'d> Explorer<'d> {
             6 => BlockOn::Operator { reason: "look at this".into(), recommended: None },
             _ => BlockOn::Child { workflow: WorkflowId::from("sequence"), input: "{}".into() },
         };
-        self.ask(Actor::worker(worker.as_str()), Ask::Block { holding, on, message: None });
+        self.ask_twice(&worker, Ask::Block { holding, on, message: None });
     }
 
     fn other_worker_word(&mut self, a: u8, b: u8) {
@@ -530,7 +545,7 @@ impl<'d> Explorer<'d> {
             }],
             _ => Vec::new(),
         };
-        self.ask(Actor::worker(worker.as_str()), Ask::Steps { holding, done, begin, wait });
+        self.ask_twice(&worker, Ask::Steps { holding, done, begin, wait });
     }
 
     fn senseless(&mut self, a: u8, b: u8) {
