@@ -73,8 +73,11 @@ pub struct Head {
     /// The completed step that would be undone first; the rest hangs on it (`Step::undo_next`).
     pub undo_first: Option<Path>,
     pub undo_left: u32,
-    /// External steps that ended without anybody knowing whether their effect happened.
-    pub unknown: Vec<Path>,
+    /// External steps that ended without anybody knowing whether their effect happened (`Step::unknown`).
+    pub unknown: Newest<Path>,
+    /// The one of them that a rollback looks at first; the rest hangs on it (`Step::unknown_next`).
+    pub unknown_first: Option<Path>,
+    pub unknown_left: u32,
     /// Signals that came before anybody waited for them.
     pub mailbox: BTreeMap<String, Vec<Mail>>,
     /// The approval that was decided last, and by whom: an answer that names no step may be a repetition of that one.
@@ -289,6 +292,14 @@ impl<T> Newest<T> {
     }
 }
 
+impl<T: PartialEq> Newest<T> {
+    /// Takes an entry back that was pushed once.
+    pub fn remove(&mut self, entry: &T) {
+        self.count = self.count.saturating_sub(1);
+        self.newest.retain(|known| known != entry);
+    }
+}
+
 impl<T> Default for Newest<T> {
     fn default() -> Newest<T> {
         Newest { count: 0, newest: Vec::new() }
@@ -334,6 +345,8 @@ pub mod limits {
     pub const DEPTH: u32 = 32;
     pub const MAILBOX: usize = 256;
     pub const NAMED_EFFECTS: usize = 1_000;
+    /// The schema of a form that a task or a body asks for: it stands in events, so that its page needs no payload.
+    pub const FORM_BYTES: usize = 16 << 10;
     pub const LEASE: Span = Span::from_secs(30);
     pub const GRACE: Span = Span::from_secs(30);
     /// Items of a list are stored in pieces of this many, so that issuing one reads one piece.
@@ -398,7 +411,9 @@ impl Working {
             plan: Vec::new(),
             undo_first: None,
             undo_left: 0,
-            unknown: Vec::new(),
+            unknown: Newest::default(),
+            unknown_first: None,
+            unknown_left: 0,
             mailbox: BTreeMap::new(),
             last_decided: None,
             children: 0,

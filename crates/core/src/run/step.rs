@@ -102,13 +102,24 @@ pub struct Step {
     pub limited_since: Option<Timestamp>,
     /// The connection's generation for which it was last issued again.
     pub generation: u64,
+    /// A worker from which its lease was taken away may act until then: nobody looks for the effect before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until: Option<Timestamp>,
     /// Its result is not needed any more: a join was decided or a jump passed it.
     pub unneeded: bool,
     pub group_of: Option<Box<Group>>,
     /// The completed step that is undone after this one.
     pub undo_next: Option<Path>,
-    /// Attempts of the probe and of the undo that is under way.
-    pub side_attempt: u32,
+    /// It ended without anybody knowing whether its external effect happened.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
+    /// The unknown step that a rollback looks at after this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_next: Option<Path>,
+    /// Attempts of the probe that is under way: of the step's own, or of its undo's. A verdict ends the count.
+    pub probe_attempt: u32,
+    /// Attempts of the undo.
+    pub undo_attempt: u32,
     pub decisions: Vec<Decision>,
     /// The last answer a worker gave, so that its repetition is recognised.
     pub answered: Option<Answered>,
@@ -202,6 +213,9 @@ pub enum Wait {
         connection: Connection,
         /// What is issued again when the connection works.
         during: TaskKind,
+        /// This attempt was not issued: the connection was known to be broken.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        untried: bool,
     },
     Approval(Box<ApprovalWait>),
     Signal {
@@ -284,6 +298,9 @@ pub struct ApprovalWait {
     /// An approval that a task asked for: the answer goes to the task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_by_task: bool,
+    /// JSON Schema of what a decision carries, if it was asked for; a declared approval has it in its document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<serde_json::Value>,
 }
 
 /// One person's answer.
@@ -495,10 +512,14 @@ impl Step {
             losses: Vec::new(),
             limited_since: None,
             generation: 0,
+            lease_until: None,
             unneeded: false,
             group_of: None,
             undo_next: None,
-            side_attempt: 0,
+            unknown: false,
+            unknown_next: None,
+            probe_attempt: 0,
+            undo_attempt: 0,
             decisions: Vec::new(),
             answered: None,
             coded: None,
@@ -519,6 +540,15 @@ impl Step {
 
     pub fn is_leased(&self) -> bool {
         self.lease().is_some()
+    }
+
+    /// Which attempt a task of this kind is: steps, probes and undos count for themselves.
+    pub fn attempt_of(&self, kind: TaskKind) -> u32 {
+        match kind {
+            TaskKind::Step | TaskKind::Body => self.attempt,
+            TaskKind::Reconcile => self.probe_attempt,
+            TaskKind::Compensate => self.undo_attempt,
+        }
     }
 
     /// A task that anybody may claim.
