@@ -161,9 +161,9 @@ impl Documents {
     fn get(&self, db: &Db, namespace: &Namespace, workflow: &WorkflowId, version: u32) -> Stored<Arc<Definition>> {
         let key = (namespace.clone(), workflow.clone(), version);
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = lock().take(&key) {
-            let weight = 1 + found.steps().len();
-            lock().put(key, found.clone(), weight);
+        let known = lock().take(&key);
+        if let Some(found) = known {
+            lock().put(key, found.clone(), 1 + found.steps().len());
             return Ok(found);
         }
         let stored = read::definition(db, namespace, workflow, Some(version))?;
@@ -335,7 +335,8 @@ fn parse_cursor(text: &str) -> Option<RunNo> {
 impl StepView {
     fn of(step: &Step, definition: &Definition) -> StepView {
         let own = step.receipt.iter().map(|receipt| (None, receipt));
-        let named = step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
+        let named =
+            step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
         let receipts = own
             .chain(named)
             .map(|(name, receipt)| ReceiptView { name, external_id: receipt.external_id.clone(), at: receipt.at })
@@ -384,10 +385,7 @@ type Read<T> = Result<T, ReadError>;
 
 impl Engine {
     /// Runs a read on a thread where it may take its time.
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Snapshot<'_>) -> Read<T> + Send + 'static,
-    ) -> Read<T> {
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce(&Snapshot<'_>) -> Read<T> + Send + 'static) -> Read<T> {
         let engine = self.clone();
         let reading = tokio::task::spawn_blocking(move || engine.read_now(read));
         reading.await.map_err(|error| StoreError::Failed(error.to_string()))?
@@ -425,12 +423,13 @@ impl Engine {
             None => {
                 let (bundle, engine) = (self.archived(&run_id).await?, self.clone());
                 let now = self.clock().now();
-                engine.read(move |snapshot| {
-                    let run = bundle.run();
-                    let definition = snapshot.definition(&run)?;
-                    Ok(explain::record(&run, &definition, &Surroundings::default(), now))
-                })
-                .await
+                engine
+                    .read(move |snapshot| {
+                        let run = bundle.run();
+                        let definition = snapshot.definition(&run)?;
+                        Ok(explain::record(&run, &definition, &Surroundings::default(), now))
+                    })
+                    .await
             }
         }
     }
@@ -616,8 +615,7 @@ impl Engine {
             }
             loop {
                 match watcher.next().await {
-                    crate::hub::Seen::Commit(commit)
-                        if !commit.runs.iter().any(|one| one.key.run_id == *run_id) => {}
+                    crate::hub::Seen::Commit(commit) if !commit.runs.iter().any(|one| one.key.run_id == *run_id) => {}
                     crate::hub::Seen::Gap { .. } => {
                         watcher = self.watch();
                         break;

@@ -1,5 +1,6 @@
 //! New runs: asked for by somebody, by a parent, or made from a run that has ended.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::definition::Definition;
@@ -153,7 +154,15 @@ impl<S: Store> Lane<S> {
             None => Ok(None),
         };
         let payloads = (bytes(&row.input)?, bytes(&row.output)?);
-        Ok(Carried::of(row, definition, payloads, from))
+        let mut results = BTreeMap::new();
+        for (name, result) in Carried::results_of(row) {
+            results.insert(name.to_owned(), self.payload(no, &result.name)?);
+        }
+        let said = |result: &Ref| {
+            let effect = Carried::results_of(row).find(|(_, known)| *known == result)?;
+            results.get(effect.0).cloned()
+        };
+        Ok(Carried::of(row, definition, payloads, from).with_results(row, said))
     }
 
     pub(super) fn payload(&mut self, no: RunNo, name: &PayloadName) -> Stored<Json> {

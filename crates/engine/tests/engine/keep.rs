@@ -13,8 +13,8 @@ use abide_engine::{Engine, NewRun, Options};
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::runs::claim;
 use crate::Directory;
+use crate::runs::claim;
 
 const MIXED: &str = "
 workflow: mixed
@@ -90,7 +90,10 @@ async fn the_doctor_finds_what_was_tampered_with() {
     let tampers = [
         ("I1", "update runs set head = replace(head, '\"attempt\":1', '\"attempt\":2') where run_no = 2"),
         ("I1", "update runs set state = 'running' where run_no = 3"),
-        ("I1", "update steps set row = replace(row, '\"attempt\":1', '\"attempt\":7') where run_no = 2 and path = 'nap'"),
+        (
+            "I1",
+            "update steps set row = replace(row, '\"attempt\":1', '\"attempt\":7') where run_no = 2 and path = 'nap'",
+        ),
         ("I1", "delete from steps where run_no = 2 and path = 'nap'"),
         ("I32", "delete from approvals where run_no = 3"),
         ("I32", "delete from connection_waits"),
@@ -98,7 +101,10 @@ async fn the_doctor_finds_what_was_tampered_with() {
         ("I10", "update payloads set bytes = x'6e756c6c20' where run_no = 2 and name = 'input'"),
         ("I10", "delete from payloads where run_no = 2 and name = 'input'"),
         ("I12", "update definitions set hash = zeroblob(32)"),
-        ("I7", "drop trigger run_events_never_change; update run_events set actor_id = 'mallory' where run_no = 2 and seq = 1"),
+        (
+            "I7",
+            "drop trigger run_events_never_change; update run_events set actor_id = 'mallory' where run_no = 2 and seq = 1",
+        ),
         ("I2", "drop trigger run_events_stay; delete from run_events where run_no = 2 and seq = 2"),
         ("I1", "insert into archiving values (2)"),
     ];

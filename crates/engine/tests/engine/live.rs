@@ -13,8 +13,8 @@ use abide_engine::request::Idempotency;
 use abide_engine::{Answer, Engine, Error, LeasedTask, NewRun, Options, Request, What};
 use serde_json::json;
 
-use crate::runs::claim;
 use crate::Directory;
+use crate::runs::claim;
 
 const BEGAN: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
@@ -270,9 +270,10 @@ async fn children_begin_with_their_parent_and_wake_it_when_they_end() {
 async fn a_large_family_is_started_in_batches() {
     let world = World::new("large");
     world.engine.register(IDEMPOTENT).await.expect("a document");
-    let parent = world
-        .start("workflow: large\nsteps:\n  - { id: kids, for_each: 'range(700)', parallel: 700, child: safe, with: { n: '${{ item }}' } }\n")
-        .await;
+    let document = "workflow: large\nsteps:\n  - { id: kids, for_each: input, parallel: 700, child: safe, with: { n: '${{ item }}' } }\n";
+    world.engine.register(document).await.expect("a document");
+    let items: Vec<u32> = (0..700).collect();
+    let parent = world.engine.start("large", items).await.expect("a run").run_id;
     for _ in 0..10 {
         world.nudge().await;
     }
@@ -370,17 +371,12 @@ async fn followers_see_every_change_once_from_any_position() {
 #[tokio::test]
 async fn a_rerun_is_a_new_run_that_takes_over_what_was_done() {
     let world = World::new("rerun");
-    let run = world
-        .start("workflow: again\nsteps:\n  - { id: one, task: work }\n  - { id: two, task: break }\n")
-        .await;
+    let run = world.start("workflow: again\nsteps:\n  - { id: one, task: work }\n  - { id: two, task: break }\n").await;
     let task = world.claim("w1", "work").await;
     world.engine.complete(&task, "w1", Some("{\"n\":1}".into())).await.expect("completed");
     let task = world.claim("w1", "break").await;
-    let fault = Fault {
-        class: Some(abide_core::contract::FailureClass::Fatal),
-        message: "broken".into(),
-        ..Fault::default()
-    };
+    let fault =
+        Fault { class: Some(abide_core::contract::FailureClass::Fatal), message: "broken".into(), ..Fault::default() };
     world.engine.report(&task, "w1", |holding| Ask::Fail { holding, fault }).await.expect("failed");
     let before = world.engine.events(&run, 0, 1_000).await.expect("events");
     let rerun = abide_engine::request::Rerun {
@@ -414,7 +410,10 @@ async fn a_refusal_harms_nobody_else_and_a_caller_that_goes_away_neither() {
             match n % 3 {
                 0 => engine.start("safe", json!({})).await.map(drop),
                 1 => engine.start("nobody", json!({})).await.map(drop),
-                _ => engine.command(&RunId::from("run_none"), Command::new(Actor::user("x"), Ask::RetryNow)).await.map(drop),
+                _ => engine
+                    .command(&RunId::from("run_none"), Command::new(Actor::user("x"), Ask::RetryNow))
+                    .await
+                    .map(drop),
             }
         })
     });

@@ -6,8 +6,8 @@ use abide_core::ids::{RunId, WorkflowId};
 use abide_engine::{Engine, Filter, NewRun};
 use serde_json::json;
 
-use crate::runs::claim;
 use crate::Directory;
+use crate::runs::claim;
 
 const ORDER: &str = "
 workflow: order

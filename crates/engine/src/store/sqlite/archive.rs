@@ -24,7 +24,14 @@ pub struct Archived {
 }
 
 /// Runs in a terminal state that ended before an instant, from the oldest on. Served by `runs_by_bucket`.
-pub fn old(db: &Db, namespace: &str, state: &str, ended_before: Timestamp, after: RunNo, limit: usize) -> Stored<Vec<Old>> {
+pub fn old(
+    db: &Db,
+    namespace: &str,
+    state: &str,
+    ended_before: Timestamp,
+    after: RunNo,
+    limit: usize,
+) -> Stored<Vec<Old>> {
     let text = "
         select run_no, run_id, ended_at from runs
         where  namespace = ?1 and bucket = ?2 and run_no > ?3 and ended_at < ?4 and pinned = 0
@@ -126,4 +133,3 @@ pub(super) fn prune(db: &Db, keys_before: Timestamp, batches_before: Timestamp) 
     db.prepare_cached(workers)?.execute([batches_before.micros()])?;
     Ok(())
 }
-

@@ -87,10 +87,8 @@ pub fn whole(db: &Db, no: RunNo) -> Stored<Option<Whole>> {
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query([no])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    let key = RunKey {
-        namespace: Namespace::new(row.get::<_, String>(0)?),
-        run_id: RunId::new(row.get::<_, String>(1)?),
-    };
+    let key =
+        RunKey { namespace: Namespace::new(row.get::<_, String>(0)?), run_id: RunId::new(row.get::<_, String>(1)?) };
     let (head_text, started_text): (String, String) = (row.get(2)?, row.get(3)?);
     let columns = Columns {
         workflow: row.get(5)?,
@@ -162,7 +160,13 @@ pub fn payload(db: &Db, no: RunNo, name: &str) -> Stored<Option<Json>> {
 }
 
 /// Whether a version of a workflow is stored with this hash.
-pub fn has_definition(db: &Db, namespace: &Namespace, workflow: &WorkflowId, version: u32, hash: Digest) -> Stored<bool> {
+pub fn has_definition(
+    db: &Db,
+    namespace: &Namespace,
+    workflow: &WorkflowId,
+    version: u32,
+    hash: Digest,
+) -> Stored<bool> {
     let stored = load::definition(db, namespace, workflow, Some(version))?;
     Ok(stored.is_some_and(|stored| stored.hash == hash))
 }
@@ -178,7 +182,8 @@ pub enum Standing {
 pub fn standing(db: &Db, key: &RunKey) -> Stored<Standing> {
     let values = params![key.run_id.as_str(), key.namespace.as_str()];
     let text = "select run_no, ended_at is null from runs where run_id = ?1 and namespace = ?2";
-    let found = db.prepare_cached(text)?.query_row(values, |row| Ok((row.get(0)?, row.get::<_, bool>(1)?))).optional()?;
+    let found =
+        db.prepare_cached(text)?.query_row(values, |row| Ok((row.get(0)?, row.get::<_, bool>(1)?))).optional()?;
     if let Some((no, open)) = found {
         return Ok(if open { Standing::Open(no) } else { Standing::Ended });
     }
@@ -197,22 +202,40 @@ pub fn messages_for(db: &Db, key: &RunKey) -> Stored<Vec<Message>> {
 pub fn orphans(db: &Db) -> Stored<Vec<String>> {
     let mut found = Vec::new();
     let checks = [
-        ("events of no run", "select count(*) from (select distinct run_no from run_events) where run_no not in (select run_no from runs)"),
-        ("steps of no run", "select count(*) from (select distinct run_no from steps) where run_no not in (select run_no from runs)"),
-        ("payloads of no run", "select count(*) from (select distinct run_no from payloads) where run_no not in (select run_no from runs)"),
-        ("ready tasks that nobody can claim", "
+        (
+            "events of no run",
+            "select count(*) from (select distinct run_no from run_events) where run_no not in (select run_no from runs)",
+        ),
+        (
+            "steps of no run",
+            "select count(*) from (select distinct run_no from steps) where run_no not in (select run_no from runs)",
+        ),
+        (
+            "payloads of no run",
+            "select count(*) from (select distinct run_no from payloads) where run_no not in (select run_no from runs)",
+        ),
+        (
+            "ready tasks that nobody can claim",
+            "
             select count(*) from ready_tasks left join steps using (run_no, path)
-            where  row is null or row ->> '$.task.id' is null or row ->> '$.task.lease.epoch' is not null"),
-        ("waits for a connection that nothing waits for", "
+            where  row is null or row ->> '$.task.id' is null or row ->> '$.task.lease.epoch' is not null",
+        ),
+        (
+            "waits for a connection that nothing waits for",
+            "
             select count(*) from connection_waits left join steps using (run_no, path)
-            where  row is null or row ->> '$.block.wait.on' is not 'auth'"),
+            where  row is null or row ->> '$.block.wait.on' is not 'auth'",
+        ),
         ("approvals of no run", "select count(*) from approvals where run_no not in (select run_no from runs)"),
         ("starts of no run", "select count(*) from run_starts where run_no not in (select run_no from runs)"),
         ("runs both here and in the archive", "select count(*) from runs join archived_runs using (run_id, namespace)"),
         ("runs that are being archived", "select count(*) from archiving"),
-        ("batches that go back in time or leave a gap", "
+        (
+            "batches that go back in time or leave a gap",
+            "
             select count(*) from (select batch - lag(batch) over w as step from batches window w as (order by batch))
-            where  step <> 1"),
+            where  step <> 1",
+        ),
     ];
     for (what, text) in checks {
         let count: i64 = db.query_row(text, [], |row| row.get(0))?;

@@ -92,6 +92,13 @@ impl Sqlite {
     }
 }
 
+impl Drop for Sqlite {
+    /// Readers may close after the writer and cannot do it: without this a stopped engine would leave its WAL behind.
+    fn drop(&mut self) {
+        let _ = self.db.execute_batch("pragma wal_checkpoint(truncate)");
+    }
+}
+
 impl Store for Sqlite {
     fn begin(&mut self) -> Stored {
         Ok(self.db.prepare_cached("begin immediate")?.raw_execute().map(drop)?)

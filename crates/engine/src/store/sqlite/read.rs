@@ -176,9 +176,8 @@ pub fn approvals(db: &Db, namespace: &Namespace, limit: usize) -> Stored<Vec<(Ru
 pub fn made_from(db: &Db, key: &RunKey) -> Stored<Vec<RunId>> {
     let text = "select run_id from runs where origin_run = ?1 and namespace = ?2 order by run_no";
     let mut statement = db.prepare_cached(text)?;
-    let rows = statement.query_map([key.run_id.as_str(), key.namespace.as_str()], |row| {
-        Ok(RunId::new(row.get::<_, String>(0)?))
-    })?;
+    let rows = statement
+        .query_map([key.run_id.as_str(), key.namespace.as_str()], |row| Ok(RunId::new(row.get::<_, String>(0)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
@@ -197,7 +196,13 @@ pub fn callback(db: &Db, token_hash: &[u8]) -> Stored<Option<(RunKey, Path)>> {
 }
 
 /// A page of runs, newest first: their ids and numbers.
-pub fn list(db: &Db, namespace: &Namespace, filter: &Filter, before: RunNo, limit: usize) -> Stored<Vec<(RunNo, RunId)>> {
+pub fn list(
+    db: &Db,
+    namespace: &Namespace,
+    filter: &Filter,
+    before: RunNo,
+    limit: usize,
+) -> Stored<Vec<(RunNo, RunId)>> {
     let mut found = Vec::new();
     if filter.states.is_empty() {
         found = page(db, &Query::new(namespace, filter, None, before), limit)?;
@@ -228,9 +233,8 @@ fn buckets(states: &[RunState]) -> Vec<&'static str> {
 fn page(db: &Db, query: &Query, limit: usize) -> Stored<Vec<(RunNo, RunId)>> {
     let text = format!("{} order by runs.run_no desc limit {limit}", query.text);
     let mut statement = db.prepare_cached(&text)?;
-    let rows = statement.query_map(params_from_iter(&query.values), |row| {
-        Ok((row.get(0)?, RunId::new(row.get::<_, String>(1)?)))
-    })?;
+    let rows = statement
+        .query_map(params_from_iter(&query.values), |row| Ok((row.get(0)?, RunId::new(row.get::<_, String>(1)?))))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 

@@ -107,4 +107,3 @@ fn restore_last_heartbeat(db: &Db, no: RunNo, step: &Step, lives: &BTreeMap<Stri
     db.prepare_cached(text)?.execute(params![no, step.path.as_str(), at])?;
     Ok(())
 }
-
