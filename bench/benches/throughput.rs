@@ -150,6 +150,19 @@ async fn start_all(engine: &Engine, runs: usize) {
     println!("started {runs} runs: {:.0} a second", runs as f64 / began.elapsed().as_secs_f64());
 }
 
+/// What a thread of this process has used of the processor, by its name; a busy machine does not change it.
+fn processor_time(thread: &str) -> Duration {
+    let mut ticks = 0;
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
+        if stat.contains(&format!("({thread})")) {
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+            ticks += fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0);
+        }
+    }
+    Duration::from_millis(ticks * 10)
+}
+
 fn take(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
@@ -158,6 +171,7 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
     let engine = Engine::open(directory).expect("an engine");
     start_all(&engine, runs).await;
     let left = Arc::new(AtomicUsize::new(runs));
+    let used = processor_time("abide-lane");
     let began = Instant::now();
     let callers = (0..CALLERS).map(|worker| {
         let (engine, left) = (engine.clone(), left.clone());
@@ -173,6 +187,8 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
         caller.await.expect("a caller");
     }
     let rate = (2 * runs) as f64 / began.elapsed().as_secs_f64();
+    let used = processor_time("abide-lane") - used;
+    println!("processor time of the lane: {:.1} µs a transition", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
     engine.shutdown().await;
     rate
 }

@@ -68,7 +68,8 @@ impl Feed {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 // A position is passed only when all of its commit was handed out.
-                self.position = if self.ready.is_empty() { change.position } else { change.position - 1 };
+                let unfinished = self.ready.front().is_some_and(|next| next.position == change.position);
+                self.position = if unfinished { change.position - 1 } else { change.position };
                 return Ok(Followed::Change(change));
             }
             if !self.caught_up {

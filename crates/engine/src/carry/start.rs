@@ -30,7 +30,8 @@ impl<S: Store> Lane<S> {
             None => self.ids.run(batch.now),
         };
         let key = RunKey { namespace: namespace.clone(), run_id };
-        if new.run_id.is_some() && self.open(batch, &key)?.is_some() {
+        let taken = new.run_id.is_some() && (self.open(batch, &key)?.is_some() || self.store.is_archived(&key)?);
+        if taken {
             let state = batch.runs.get(&key).and_then(|open| open.run.head.state);
             return Ok(Err(Error::Rejected { why: Rejection::RunExists(key.run_id), state }));
         }

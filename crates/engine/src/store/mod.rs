@@ -246,6 +246,7 @@ pub trait Store: Send {
     /// The number of the last batch, and of the last run.
     fn last_numbers(&mut self) -> Stored<(i64, RunNo)>;
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>>;
+    fn is_archived(&mut self, key: &RunKey) -> Stored<bool>;
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>>;
     /// All rows of a run.
     fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>>;

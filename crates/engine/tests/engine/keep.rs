@@ -90,10 +90,7 @@ async fn the_doctor_finds_what_was_tampered_with() {
     let tampers = [
         ("I1", "update runs set head = replace(head, '\"attempt\":1', '\"attempt\":2') where run_no = 2"),
         ("I1", "update runs set state = 'running' where run_no = 3"),
-        (
-            "I1",
-            "update steps set row = replace(row, '\"attempt\":1', '\"attempt\":7') where run_no = 2 and path = 'nap'",
-        ),
+        ("I1", "update steps set row = json_set(row, '$.granted', 7) where run_no = 2 and path = 'nap'"),
         ("I1", "delete from steps where run_no = 2 and path = 'nap'"),
         ("I32", "delete from approvals where run_no = 3"),
         ("I32", "delete from connection_waits"),

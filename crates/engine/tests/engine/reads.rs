@@ -126,7 +126,7 @@ async fn a_list_and_a_run_of_the_same_commit_never_differ() {
             if alone.as_of_seq == listed.as_of_seq {
                 compared += 1;
                 let same = |record: &abide_core::explain::Record| {
-                    (record.state, record.step_id.clone(), record.lease_epoch, record.updated_at, record.blocks_count)
+                    (record.state, record.step_id.clone(), record.lease_epoch, record.updated_at, record.leases)
                 };
                 assert_eq!(same(&alone), same(listed));
             }

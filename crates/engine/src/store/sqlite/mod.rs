@@ -141,6 +141,11 @@ impl Store for Sqlite {
         load::run(&self.db, key)
     }
 
+    fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
+        let text = "select 1 from archived_runs where run_id = ?1 and namespace = ?2";
+        Ok(self.db.prepare_cached(text)?.exists(params![key.run_id.as_str(), key.namespace.as_str()])?)
+    }
+
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
         needs.iter().map(|need| load::need(&self.db, no, need)).collect()
     }
