@@ -22,6 +22,7 @@ mod keeper;
 mod queue;
 mod worker;
 
+pub use abide_core::run::command::Fault;
 pub use engine::{Engine, Options};
 pub use reads::{Filter, Page, ReadError};
 pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};
