@@ -68,6 +68,7 @@ pub struct Lane<S> {
     stale: bool,
     last_batch: i64,
     last_run: RunNo,
+    most_runs: usize,
 }
 
 /// The process must not go on: nobody knows what was written.
@@ -132,7 +133,7 @@ impl<S: Store> Lane<S> {
             around: BTreeMap::new(),
             parked: Vec::new(),
             serving_since,
-            served_at: Timestamp::default(),
+            served_at: served.map_or(Timestamp::default(), |(_, last)| last),
             now: served.map_or(now, |(_, last)| last.max(now)),
             next_wake: None,
             inbox_waits: true,
@@ -141,6 +142,7 @@ impl<S: Store> Lane<S> {
             stale: true,
             last_batch,
             last_run,
+            most_runs: RUNS_A_BATCH,
             store,
         };
         lane.recall()?;
@@ -169,6 +171,17 @@ impl<S: Store> Lane<S> {
     /// Since when the engine has served without a gap.
     pub fn serving_since(&self) -> Timestamp {
         self.serving_since
+    }
+
+    /// Fewer runs a batch than usual, so that a test sees messages wait for their turn.
+    #[cfg(feature = "testing")]
+    pub fn limit_batches(&mut self, most_runs: usize) {
+        self.most_runs = most_runs;
+    }
+
+    /// How many more runs may take part in a batch; a few always may, so that nothing waits for ever.
+    fn room(&self, batch: &Batch) -> usize {
+        self.most_runs.saturating_sub(batch.runs.len()).max(self.most_runs / 16).max(1)
     }
 
     /// Ends the lane as a crash would: whatever was not committed is gone.
@@ -232,6 +245,7 @@ impl<S: Store> Lane<S> {
         let mut batch = Batch { now: self.clock.now().max(self.now), ..Batch::default() };
         self.now = batch.now;
         let served_at = self.served_at;
+        self.notice_gap();
         let done = self.decide_all(&mut batch, asked);
         let (answers, served) = match done {
             Ok(done) => done,
@@ -268,10 +282,11 @@ impl<S: Store> Lane<S> {
         self.flush(batch)?;
         let served = self.claim_all(batch)?;
         self.flush(batch)?;
+        if batch.swept {
+            // Also when nothing was due after all, or the sweep would come back at once.
+            self.next_wake = self.store.next_wake()?;
+        }
         if batch.dirty {
-            if batch.swept {
-                self.next_wake = self.store.next_wake()?;
-            }
             self.store.commit(self.last_batch + 1, batch.now, &batch.touched).map_err(Failed::Commit)?;
             self.last_batch += 1;
         } else {
@@ -422,7 +437,7 @@ impl<S: Store> Lane<S> {
         // The rows must say when they wake before they are asked.
         self.flush(batch)?;
         batch.swept = true;
-        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let room = self.room(batch);
         let wake = Command::new(Actor::system(), Ask::Wake);
         for key in self.store.due(batch.now, room)? {
             if self.open(batch, &key)?.is_none() {
@@ -442,7 +457,15 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Writes down once a second that the engine serves; a gap gives every lease a full window.
+    /// A time in which nothing could be committed gives every lease a full window. It is noticed before anybody is judged:
+    /// a machine that slept would otherwise find all its workers dead.
+    fn notice_gap(&mut self) {
+        if self.served_at > Timestamp::default() && self.now.since(self.served_at) > SERVING_GAP {
+            self.serving_since = self.now;
+        }
+    }
+
+    /// Writes down once a second that the engine serves.
     fn touch_serving(&mut self, batch: &mut Batch) -> Stored {
         let heard = self.listeners.to_write(batch.now);
         if !heard.is_empty() {
@@ -452,9 +475,6 @@ impl<S: Store> Lane<S> {
         let since = batch.now.since(self.served_at);
         if since < SERVING_EVERY {
             return Ok(());
-        }
-        if self.served_at > Timestamp::default() && since > SERVING_GAP {
-            self.serving_since = batch.now;
         }
         self.store.serve(self.serving_since, batch.now)?;
         self.served_at = batch.now;

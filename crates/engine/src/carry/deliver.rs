@@ -5,7 +5,7 @@ use abide_core::ids::RunId;
 use abide_core::run::LateAnswer;
 use abide_core::run::command::{Actor, Ask, Command, Rejection};
 
-use super::{Batch, Lane, RUNS_A_BATCH};
+use super::{Batch, Lane};
 use crate::message::{End, Message};
 use crate::store::{LateWrite, PostKey, Posted, RunKey, Store, Stored};
 
@@ -15,7 +15,7 @@ impl<S: Store> Lane<S> {
         if !self.inbox_waits {
             return Ok(());
         }
-        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let room = self.room(batch);
         let waiting = self.store.posted(room)?;
         batch.inbox_drained = waiting.len() < room;
         for posted in waiting {
@@ -30,7 +30,7 @@ impl<S: Store> Lane<S> {
         if !self.releases_wait {
             return Ok(());
         }
-        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let room = self.room(batch);
         let waiting = self.store.to_release(room)?;
         batch.releases_drained = waiting.len() < room;
         for (key, no, connection) in waiting {
@@ -53,7 +53,7 @@ impl<S: Store> Lane<S> {
     pub(super) fn deliver_messages(&mut self, batch: &mut Batch) -> Stored {
         let mut in_order = !self.inbox_waits || batch.inbox_drained;
         while let Some(posted) = batch.messages.pop_front() {
-            in_order &= batch.runs.len() < RUNS_A_BATCH;
+            in_order &= batch.runs.len() < self.most_runs;
             if in_order {
                 self.apply(batch, &posted)?;
             } else {
