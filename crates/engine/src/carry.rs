@@ -24,7 +24,7 @@ use crate::request::{Answer, Asked, Error, KeptAnswer, Request, ToRun, Told, Wha
 use crate::store::{
     CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
 };
-use crate::testing::{Point, at_failpoint};
+use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
 use claim::Parked;
 use definitions::Definitions;
@@ -230,6 +230,7 @@ impl<S: Store> Lane<S> {
                     one.refuse(why.clone());
                 }
             }
+            Err(Failed::Commit(_)) if is_planted(Bug::UnknownRepeated) => return self.carry(asked),
             Err(Failed::Commit(unknown)) => {
                 for one in asked {
                     one.refuse(Error::OutcomeUnknown);
@@ -242,7 +243,9 @@ impl<S: Store> Lane<S> {
 
     /// One transaction: decide everything, write what changed, commit once.
     fn transact(&mut self, asked: &[Asked]) -> Result<Vec<Result<Answer, Error>>, Failed> {
-        let mut batch = Batch { now: self.clock.now().max(self.now), ..Batch::default() };
+        let now = self.clock.now();
+        let now = if is_planted(Bug::ClockFollowed) { now } else { now.max(self.now) };
+        let mut batch = Batch { now, ..Batch::default() };
         self.now = batch.now;
         let served_at = self.served_at;
         self.notice_gap();
@@ -251,7 +254,10 @@ impl<S: Store> Lane<S> {
             Ok(done) => done,
             Err(failed) => {
                 self.store.rollback();
-                self.stale = true;
+                self.stale = !is_planted(Bug::CacheSurvivesRollback);
+                if !self.stale {
+                    self.settle(batch);
+                }
                 self.served_at = served_at;
                 return Err(failed);
             }
@@ -287,7 +293,10 @@ impl<S: Store> Lane<S> {
             self.next_wake = self.store.next_wake()?;
         }
         if batch.dirty {
-            self.store.commit(self.last_batch + 1, batch.now, &batch.touched).map_err(Failed::Commit)?;
+            let committed = self.store.commit(self.last_batch + 1, batch.now, &batch.touched);
+            if !is_planted(Bug::AnswerBeforeCommit) {
+                committed.map_err(Failed::Commit)?;
+            }
             self.last_batch += 1;
         } else {
             self.store.rollback();
@@ -335,7 +344,9 @@ impl<S: Store> Lane<S> {
             Ok(answer) => answer,
             Err(refused) => return Ok(Err(refused)),
         };
-        if let (Some(idempotency), Some(kept)) = (&request.idempotency, kept) {
+        if let (Some(idempotency), Some(kept)) = (&request.idempotency, kept)
+            && !is_planted(Bug::KeyForgotten)
+        {
             let answer = serde_json::to_string(&kept).map_err(|error| StoreError::Failed(error.to_string()))?;
             let kept = Kept { digest: idempotency.digest, answer, at: batch.now };
             batch.keep(namespace, &idempotency.key, kept);
@@ -405,9 +416,8 @@ impl<S: Store> Lane<S> {
         facts.generation += 1;
         facts.reconnected_at = Some(batch.now);
         facts.broken = false;
-        let facts = *facts;
-        let write =
-            ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release: true };
+        let (facts, release) = (*facts, !is_planted(Bug::ReconnectIgnored));
+        let write = ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release };
         batch.writes.connections.push(write);
         self.releases_wait = true;
         self.flush(batch)?;
@@ -484,7 +494,8 @@ impl<S: Store> Lane<S> {
 
     fn around_of(&mut self, namespace: &Namespace) -> &mut Around {
         let around = self.around.entry(namespace.clone()).or_default();
-        around.serving_since = self.serving_since;
+        around.serving_since =
+            if is_planted(Bug::ServedTimeIgnored) { Timestamp::default() } else { self.serving_since };
         around
     }
 }

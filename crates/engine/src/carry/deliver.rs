@@ -8,6 +8,7 @@ use abide_core::run::command::{Actor, Ask, Command, Rejection};
 use super::{Batch, Lane};
 use crate::message::{End, Message};
 use crate::store::{LateWrite, PostKey, Posted, RunKey, Store, Stored};
+use crate::testing::{Bug, forget_child_end, is_planted};
 
 impl<S: Store> Lane<S> {
     /// Applies what waits in the store, oldest first.
@@ -20,7 +21,9 @@ impl<S: Store> Lane<S> {
         batch.inbox_drained = waiting.len() < room;
         for posted in waiting {
             self.apply(batch, &posted)?;
-            batch.writes.applied.push(posted.key);
+            if !is_planted(Bug::InboxNotEmptied) {
+                batch.writes.applied.push(posted.key);
+            }
         }
         Ok(())
     }
@@ -59,7 +62,9 @@ impl<S: Store> Lane<S> {
             } else {
                 // Behind everything that was sent before it.
                 batch.posted = true;
-                batch.writes.posted.push(posted);
+                if !is_planted(Bug::MessagesDropped) {
+                    batch.writes.posted.push(posted);
+                }
             }
         }
         Ok(())
@@ -85,6 +90,10 @@ impl<S: Store> Lane<S> {
             }
             Message::ChildEnded { path, child, end } if known => {
                 let ask = Ask::ChildEnded { path: path.clone(), run_id: child.clone(), outcome: end.clone().into() };
+                if is_planted(Bug::JoinTwice) {
+                    self.send(batch, target, ask.clone())?;
+                    forget_child_end(batch.runs.get_mut(target).map(|open| &mut open.run), path);
+                }
                 self.send(batch, target, ask)?;
             }
             Message::Cancel { .. } | Message::ChildEnded { .. } => {

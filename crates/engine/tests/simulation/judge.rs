@@ -11,7 +11,7 @@ use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Path, RunId};
 use abide_core::run::command::{Actor, ActorKind, Ask, Reply};
 use abide_core::run::invariant::{self, LogReader};
-use abide_core::run::step::{Step, Wait};
+use abide_core::run::step::{Connection, Step, Wait};
 use abide_core::run::Working;
 use abide_core::time::{Span, Timestamp};
 use abide_engine::request::{Answer, Error};
@@ -46,6 +46,8 @@ pub struct Moment {
     pub accepted: BTreeSet<(String, String)>,
     /// How many runs these requests may have started.
     pub starts: BTreeMap<String, usize>,
+    /// How many runs a reconnect should free, when it is all that was asked.
+    pub frees: Option<u64>,
     /// The process died, so answers are not known.
     pub died: bool,
     pub clean: bool,
@@ -54,6 +56,7 @@ pub struct Moment {
 /// A lease as the log tells it.
 #[derive(Clone, Debug)]
 pub struct Leased {
+    pub row: Path,
     pub owner: String,
     pub window: Span,
     pub expires_at: Timestamp,
@@ -120,6 +123,16 @@ impl Judge {
         let text = "select max(last_at, (select at from batches order by batch desc limit 1)) from serving";
         let row = self.db.prepare_cached(text).and_then(|mut served| served.query_row([], |row| row.get::<_, i64>(0)));
         row.ok().map(Timestamp::from_micros)
+    }
+
+    /// How many runs wait for a connection and have heard of no reconnect.
+    pub fn waiting_for(&self, namespace: &str, connection: &Connection) -> Option<u64> {
+        let text = "
+            select count(distinct run_no) from connection_waits
+            where  namespace = ?1 and tool = ?2 and account = ?3 and released = 0";
+        let mut count = self.db.prepare_cached(text).ok()?;
+        let of = (namespace, &connection.tool, &connection.account);
+        count.query_row(of, |row| row.get::<_, i64>(0)).ok().map(|count| count as u64)
     }
 
     pub fn of(&self, run_id: &RunId) -> Option<&Seen> {
@@ -226,6 +239,11 @@ impl Judge {
         rows.or_else(|error: rusqlite::Error| broken("store", error.to_string()))
     }
 
+    fn list_after<T>(&self, text: &str, after: i64, read: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>) -> Judged<Vec<T>> {
+        let rows = self.db.prepare_cached(text).and_then(|mut all| all.query_map([after], |row| read(row))?.collect());
+        rows.or_else(|error: rusqlite::Error| broken("store", error.to_string()))
+    }
+
     /// I24: one key, one run.
     fn check_keys(&self) -> Judged {
         let text = "
@@ -261,8 +279,10 @@ impl Judge {
 
     /// D2: whoever reads the batches misses nothing.
     fn check_feed(&mut self, written: &BTreeSet<RunNo>) -> Judged {
-        let text = format!("select batch, at, touched from batches where batch > {} order by batch", self.last_batch);
-        let batches = self.list(&text, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?)))?;
+        let text = "select batch, at, touched from batches where batch > ?1 order by batch";
+        let batches = self.list_after(text, self.last_batch, |row| {
+            Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?))
+        })?;
         for (batch, at, touched) in batches {
             let at = Timestamp::from_micros(at);
             if at < self.batch_at {
@@ -327,7 +347,11 @@ impl Judge {
                 }
                 Ok(())
             }
-            Ok(_) => Ok(()),
+            Ok(Answer::Released(runs)) => match step.frees.filter(|frees| frees != runs) {
+                Some(frees) => broken("I45", format!("{:?} freed {runs} runs, {frees} waited", letter.wish)),
+                None => Ok(()),
+            },
+            Ok(Answer::Registered { .. }) => Ok(()),
             Err(why) => {
                 self.refusals.insert(why.code());
                 let accident = matches!(

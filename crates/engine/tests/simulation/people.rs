@@ -14,7 +14,7 @@ use crate::letter::{Asker, Heard, Letter, Wish};
 use crate::world::{Event, SECOND, World};
 
 /// Runs that may be open at once before nobody starts another.
-const OPEN_RUNS: usize = 24;
+const OPEN_RUNS: usize = 20;
 
 impl World {
     /// Somebody does something.
@@ -92,8 +92,8 @@ impl World {
         start.start_at = self.random.chance(60).then(|| self.engine_clock() + Span::from_secs(self.random.below(120)));
         start.unique = self.random.chance(150).then(|| format!("u{}", self.random.below(3)));
         start.priority = self.random.below(3) as i32;
-        let run_id = self.random.chance(100).then(|| RunId::new(format!("run_mine{}", self.random.below(40))));
         let namespace = self.namespace();
+        let run_id = self.random.chance(100).then(|| RunId::new(format!("run_{namespace}{}", self.random.below(40))));
         self.send_new(Asker::Client, namespace, key, Wish::Start { workflow, start: Box::new(start), run_id });
     }
 
@@ -189,17 +189,18 @@ impl World {
         let coded = seen.run.head.started.workflow_id.as_str() == "coded";
         let saga = coded || seen.run.head.started.workflow_id.as_str() == "saga";
         let allowed = resolutions(step, &seen.run.head.phase, saga);
-        let Some(action) = self.resolution(seen, step, &allowed, willing) else { return };
+        let luck = self.random.below(4);
+        let Some(action) = self.resolution(seen, step, &allowed, willing, luck) else { return };
         let (step_id, reason) = (step.path.clone(), "because".to_owned());
         self.ask_run(no, Ask::Resolve { step_id, action, reason });
     }
 
-    fn resolution(&self, seen: &Seen, step: &Step, allowed: &[&str], willing: bool) -> Option<Resolution> {
+    fn resolution(&self, seen: &Seen, step: &Step, allowed: &[&str], willing: bool, luck: u64) -> Option<Resolution> {
         let complete = || Resolution::Complete { output: Some(r#"{"done":true,"x":1}"#.into()) };
         let undoing = step.state == abide_core::contract::StepState::Compensating;
         let path = if undoing { step.path.undo() } else { step.path.clone() };
         let happened = self.outside.happened(&idempotency_key(&seen.run.head, &path, step.group, None));
-        let told = match (happened, self.jobs_made % 4) {
+        let told = match (happened, luck) {
             (true, _) => complete(),
             (false, _) if undoing && allowed.contains(&"retry") => Resolution::Retry { new_key: false },
             (false, _) if !allowed.contains(&"retry") => Resolution::Fail,

@@ -111,7 +111,7 @@ impl World {
     /// A worker asks for work.
     pub fn poll(&mut self, w: usize) {
         let calm = self.calm;
-        let pause = if calm { SECOND } else { self.random.between(200 * MILLI, 8 * SECOND) };
+        let pause = if calm { SECOND } else { self.random.between(500 * MILLI, 30 * SECOND) };
         let worker = &mut self.workers[w];
         if worker.down || worker.jobs.len() >= worker.slots {
             return self.at(pause, Event::Poll(w));
@@ -131,7 +131,7 @@ impl World {
         if self.workers[w].name != claim.worker.as_str() {
             return;
         }
-        let pause = self.random.between(50 * MILLI, 3 * SECOND);
+        let pause = self.random.between(50 * MILLI, if self.calm { 3 } else { 40 } * SECOND);
         match heard {
             Heard::Answer(Ok(Answer::Tasks(tasks))) => {
                 for task in tasks {

@@ -158,7 +158,7 @@ impl World {
             requests: 0,
             jobs_made: 0,
             calm: false,
-            pace: random.between(4, 40) * SECOND,
+            pace: random.between(15, 120) * SECOND,
             random,
             steps: 0,
             engine_now: Timestamp::default(),
@@ -416,6 +416,7 @@ impl World {
         self.steps += 1;
         locked(&self.faults).since = false;
         let letters = std::mem::take(&mut self.desk);
+        let frees = self.would_free(&letters);
         let asked = letters.into_iter().map(|letter| {
             let (asked, answer) = Asked::new(letter.request());
             self.parked.push((letter, answer));
@@ -441,7 +442,7 @@ impl World {
             };
             self.note(|| format!("  {:?} {} → {told}", letter.asker, wished(&letter.wish)));
         }
-        let step = self.step(&lane, &answers, dead || carried.is_err(), since);
+        let step = Moment { frees, ..self.step(&lane, &answers, dead || carried.is_err(), since) };
         let written = std::mem::take(&mut locked(&self.faults).written);
         // Whoever is dead has told nobody anything.
         self.judge.judge(&step, written, if dead { &[] } else { &answers })?;
@@ -506,8 +507,19 @@ impl World {
             serving_since: lane.serving_since(),
             gap_ended: self.gap_ended,
             accepted: accepted.chain(parked).map(|actor| (actor.kind.as_str().to_owned(), actor.id)).collect(),
+            frees: None,
             died,
             clean: !since,
+        }
+    }
+
+    /// How many runs a reconnect will free, when nothing else is asked.
+    fn would_free(&self, letters: &[Letter]) -> Option<u64> {
+        match letters.iter().filter(|letter| !matches!(letter.wish, Wish::Claim(_))).collect::<Vec<_>>()[..] {
+            [Letter { wish: Wish::Reconnected(connection), namespace, key: None, .. }] => {
+                self.judge.waiting_for(namespace.as_str(), connection)
+            }
+            _ => None,
         }
     }
 

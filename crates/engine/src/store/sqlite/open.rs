@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection as Db, OpenFlags};
 
 use super::super::{StoreError, Stored};
@@ -81,6 +82,8 @@ impl Files {
         };
         db.busy_timeout(WRITER_WAIT)?;
         db.set_prepared_statement_cache_capacity(128);
+        // Without it SQLite compiles a statement anew whenever another value is bound that might suit another plan.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(db)
     }
 

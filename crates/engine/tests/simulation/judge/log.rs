@@ -4,7 +4,7 @@ use abide_core::contract::{Cause, Evidence, Layer, RunState};
 use abide_core::ids::{Digest, Path};
 use abide_core::run::command::{Actor, ActorKind};
 use abide_core::run::event::{Event, Fact, Record};
-use abide_core::run::fold;
+use abide_core::run::{fold, row_of};
 use abide_engine::store::RunNo;
 use rusqlite::{Connection as Db, Row};
 use serde_json::value::RawValue;
@@ -117,7 +117,8 @@ impl Judge {
             }
             Fact::TaskClaimed { owner, epoch, window, claim_id, .. } => {
                 let (owner, expires_at) = (owner.to_string(), event.at + *window);
-                let lease = Leased { owner, window: *window, expires_at, ended: None };
+                let row = event.step_id.as_ref().map_or_else(|| Path::from(""), row_of);
+                let lease = Leased { row, owner, window: *window, expires_at, ended: None };
                 seen.leases.insert(*epoch, lease);
                 match claim_id {
                     Some(claim_id) => self.check_claim(seen, claim_id, *epoch, event, step),
@@ -152,6 +153,13 @@ impl Judge {
             Fact::TaskFailed { epoch, .. } | Fact::TaskCanceled { epoch: Some(epoch), .. } => {
                 if let Some(lease) = seen.leases.get_mut(epoch) {
                     lease.ended = Some(step.number);
+                }
+                Ok(())
+            }
+            Fact::TaskCanceled { epoch: None, .. } => {
+                let row = event.step_id.as_ref().map(row_of);
+                for lease in seen.leases.values_mut().filter(|lease| Some(&lease.row) == row.as_ref()) {
+                    lease.ended = lease.ended.or(Some(step.number));
                 }
                 Ok(())
             }
