@@ -211,13 +211,15 @@ mod switched_on {
         if is_planted(Bug::LateAnswerCounts)
             && let Some(live) = &mut Arc::make_mut(row).live
         {
-            live.expires_at = now + Span::from_secs(1);
+            live.expires_at = live.expires_at.max(now + Span::from_secs(1));
         }
         let task = row.task.as_ref().filter(|_| is_planted(Bug::NoFencing))?;
         let held = Holding { path: holding.path.clone(), task_id: task.id.clone(), epoch: task.lease.as_ref()?.epoch };
         let mut command = command.clone();
         match &mut command.ask {
-            Ask::Complete { holding, .. } | Ask::Fail { holding, .. } | Ask::Heartbeat { holding, .. } => *holding = held,
+            Ask::Complete { holding, .. } | Ask::Fail { holding, .. } | Ask::Heartbeat { holding, .. } => {
+                *holding = held
+            }
             _ => return None,
         }
         Some(command)

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Path, RunId};
+use abide_core::run::Working;
 use abide_core::run::command::{Actor, ActorKind, Ask, Reply};
 use abide_core::run::invariant::{self, LogReader};
 use abide_core::run::step::{Connection, Step, Wait};
-use abide_core::run::Working;
 use abide_core::time::{Span, Timestamp};
 use abide_engine::request::{Answer, Error};
 use abide_engine::store::sqlite::feed;
@@ -46,7 +46,7 @@ pub struct Moment {
     pub accepted: BTreeSet<(String, String)>,
     /// How many runs these requests may have started.
     pub starts: BTreeMap<String, usize>,
-    /// How many runs a reconnect should free, when it is all that was asked.
+    /// How many runs reconnects should free together, when they are all that was asked.
     pub frees: Option<u64>,
     /// The process died, so answers are not known.
     pub died: bool,
@@ -140,7 +140,12 @@ impl Judge {
     }
 
     /// Everything that must hold after a step of the engine.
-    pub fn judge(&mut self, step: &Moment, written: BTreeSet<RunNo>, answers: &[(Letter, Result<Answer, Error>)]) -> Judged {
+    pub fn judge(
+        &mut self,
+        step: &Moment,
+        written: BTreeSet<RunNo>,
+        answers: &[(Letter, Result<Answer, Error>)],
+    ) -> Judged {
         for (letter, answer) in answers {
             self.hear_beat(letter, answer);
         }
@@ -151,7 +156,21 @@ impl Judge {
         for (letter, answer) in answers {
             self.check_answer(step, letter, answer)?;
         }
+        self.check_freed(step, answers)?;
         self.check_clock()
+    }
+
+    /// I45: of several reconnects only the first frees a run.
+    fn check_freed(&self, step: &Moment, answers: &[(Letter, Result<Answer, Error>)]) -> Judged {
+        let Some(frees) = step.frees.filter(|_| step.clean && !step.died) else { return Ok(()) };
+        let freed = answers.iter().filter_map(|(_, answer)| match answer {
+            Ok(Answer::Released(runs)) => Some(*runs),
+            _ => None,
+        });
+        match freed.sum::<u64>() {
+            freed if freed == frees => Ok(()),
+            freed => broken("I45", format!("{frees} runs waited for a connection and {freed} were freed")),
+        }
     }
 
     /// Whether the engine may rest until `due_at`.
@@ -224,11 +243,17 @@ impl Judge {
             select run_no, path, reconnected_at
             from   connection_waits join connections using (namespace, tool, account)
             where  released = 0 and reconnected_at is not null";
-        for (no, path, at) in self.list(text, |row| Ok((row.get::<_, RunNo>(0)?, row.get::<_, String>(1)?, row.get(2)?)))? {
+        for (no, path, at) in
+            self.list(text, |row| Ok((row.get::<_, RunNo>(0)?, row.get::<_, String>(1)?, row.get(2)?)))?
+        {
             let at = Timestamp::from_micros(at);
-            let since = self.runs.get(&no).and_then(|seen| seen.run.step(&path)?.block.as_ref()).map(|block| block.since);
+            let since =
+                self.runs.get(&no).and_then(|seen| seen.run.step(&path)?.block.as_ref()).map(|block| block.since);
             if since.is_some_and(|since| since < at) {
-                return broken("I45", format!("{path} of run {no} waits since {since:?}, the connection works since {at}"));
+                return broken(
+                    "I45",
+                    format!("{path} of run {no} waits since {since:?}, the connection works since {at}"),
+                );
             }
         }
         Ok(())
@@ -239,7 +264,12 @@ impl Judge {
         rows.or_else(|error: rusqlite::Error| broken("store", error.to_string()))
     }
 
-    fn list_after<T>(&self, text: &str, after: i64, read: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>) -> Judged<Vec<T>> {
+    fn list_after<T>(
+        &self,
+        text: &str,
+        after: i64,
+        read: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Judged<Vec<T>> {
         let rows = self.db.prepare_cached(text).and_then(|mut all| all.query_map([after], |row| read(row))?.collect());
         rows.or_else(|error: rusqlite::Error| broken("store", error.to_string()))
     }
@@ -294,7 +324,10 @@ impl Judge {
                     return broken("I47", format!("batch {batch} touches run {}, which was not written", one.no));
                 };
                 if one.from_seq != seen.fed + 1 {
-                    return broken("I47", format!("batch {batch} goes on with {}, {} was last", one.from_seq, seen.fed));
+                    return broken(
+                        "I47",
+                        format!("batch {batch} goes on with {}, {} was last", one.from_seq, seen.fed),
+                    );
                 }
                 seen.fed = one.to_seq;
             }
@@ -334,7 +367,10 @@ impl Judge {
                 };
                 if seen.run.head.seq < told.seq {
                     let stored = seen.run.head.seq;
-                    return broken("I22", format!("{} was told of event {}, {stored} is stored", told.run_id, told.seq));
+                    return broken(
+                        "I22",
+                        format!("{} was told of event {}, {stored} is stored", told.run_id, told.seq),
+                    );
                 }
                 if let Some(task) = &told.task {
                     self.check_lease(task.run_id.clone(), task.epoch, &letter.actor())?;
@@ -347,11 +383,7 @@ impl Judge {
                 }
                 Ok(())
             }
-            Ok(Answer::Released(runs)) => match step.frees.filter(|frees| frees != runs) {
-                Some(frees) => broken("I45", format!("{:?} freed {runs} runs, {frees} waited", letter.wish)),
-                None => Ok(()),
-            },
-            Ok(Answer::Registered { .. }) => Ok(()),
+            Ok(Answer::Released(_) | Answer::Registered { .. }) => Ok(()),
             Err(why) => {
                 self.refusals.insert(why.code());
                 let accident = matches!(
@@ -373,7 +405,9 @@ impl Judge {
     fn check_lease(&self, run_id: RunId, epoch: Epoch, actor: &Actor) -> Judged {
         match self.of(&run_id).and_then(|seen| seen.leases.get(&epoch)) {
             Some(lease) if lease.owner == actor.id => Ok(()),
-            other => broken("I22", format!("lease {epoch} of {run_id} was promised to {}, the log has {other:?}", actor.id)),
+            other => {
+                broken("I22", format!("lease {epoch} of {run_id} was promised to {}, the log has {other:?}", actor.id))
+            }
         }
     }
 
@@ -433,9 +467,10 @@ impl Judge {
         }
         let whole = seen.with_liveness(stored);
         match invariant::broken(&whole, stored.wake_at, step.serving_since).first() {
-            Some(violation) => {
-                broken(violation.rule, format!("{}: {}\n{}", seen.key.run_id, violation.what, log::story(&self.db, seen.no)))
-            }
+            Some(violation) => broken(
+                violation.rule,
+                format!("{}: {}\n{}", seen.key.run_id, violation.what, log::story(&self.db, seen.no)),
+            ),
             None => Ok(()),
         }
     }

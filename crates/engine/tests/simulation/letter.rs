@@ -68,7 +68,8 @@ impl Letter {
             self.key.as_ref().map(|key| Idempotency { key: key.clone(), digest: Digest::of(key.as_bytes()) });
         let what = match self.wish.clone() {
             Wish::Start { workflow, start, run_id } => {
-                let new = NewRun { workflow: workflow.into(), version: None, run_id, actor: self.actor(), start: *start };
+                let new =
+                    NewRun { workflow: workflow.into(), version: None, run_id, actor: self.actor(), start: *start };
                 What::Start(Box::new(new))
             }
             Wish::Run { run_id, actor, ask, groups, expected_seq, claim_next } => {

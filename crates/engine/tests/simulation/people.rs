@@ -21,7 +21,8 @@ impl World {
     pub fn somebody_acts(&mut self) {
         let pause = self.random.between(SECOND / 5, self.pace);
         self.at(pause, Event::Somebody);
-        let open: Vec<i64> = self.judge.runs.values().filter(|seen| !seen.run.is_terminal()).map(|seen| seen.no).collect();
+        let open: Vec<i64> =
+            self.judge.runs.values().filter(|seen| !seen.run.is_terminal()).map(|seen| seen.no).collect();
         if open.len() < OPEN_RUNS && self.random.chance(350) {
             return self.start_something();
         }
@@ -34,7 +35,8 @@ impl World {
             25..=39 => self.signal_something(no),
             40..=59 => self.repair(no, false),
             60..=63 => self.ask_run(no, Ask::Cancel { reason: "enough".into(), undo: None, grace: None }),
-            64..=65 => self.ask_run(no, Ask::Cancel { reason: "back".into(), undo: Some(true), grace: Some(Span::from_secs(5)) }),
+            64..=65 => self
+                .ask_run(no, Ask::Cancel { reason: "back".into(), undo: Some(true), grace: Some(Span::from_secs(5)) }),
             66..=70 => self.ask_run(no, Ask::Pause { reason: "wait".into() }),
             71..=77 => {
                 let one_step = self.random.chance(200);
@@ -90,7 +92,8 @@ impl World {
         }
         start.paused = self.random.chance(30);
         start.start_at = self.random.chance(60).then(|| self.engine_clock() + Span::from_secs(self.random.below(120)));
-        start.unique = self.random.chance(150).then(|| format!("u{}", self.random.below(3)));
+        let lasts = matches!(workflow, "people" | "waits" | "drive");
+        start.unique = self.random.chance(if lasts { 700 } else { 100 }).then(|| format!("u{}", self.random.below(3)));
         start.priority = self.random.below(3) as i32;
         let namespace = self.namespace();
         let run_id = self.random.chance(100).then(|| RunId::new(format!("run_{namespace}{}", self.random.below(40))));
@@ -137,6 +140,9 @@ impl World {
 
     fn reconnected(&mut self) {
         let (namespace, connection) = (self.namespace(), self.connection());
+        if self.random.chance(400) {
+            return self.send_twice(Asker::Client, namespace, Wish::Reconnected(connection));
+        }
         let key = self.random.chance(300).then(|| format!("c{}", self.requests + 1));
         self.send_new(Asker::Client, namespace, key, Wish::Reconnected(connection));
     }
@@ -147,7 +153,8 @@ impl World {
     }
 
     fn rerun_something(&mut self) {
-        let ended: Vec<i64> = self.judge.runs.values().filter(|seen| seen.run.is_terminal()).map(|seen| seen.no).collect();
+        let ended: Vec<i64> =
+            self.judge.runs.values().filter(|seen| seen.run.is_terminal()).map(|seen| seen.no).collect();
         let Some(seen) = self.random.pick(&ended).and_then(|no| self.judge.runs.get(no)) else { return };
         let (run_id, namespace) = (seen.key.run_id.clone(), seen.key.namespace.clone());
         let actor = Actor::user(format!("r{}", self.requests + 1));
@@ -158,7 +165,8 @@ impl World {
 
     /// Words for a run that has ended.
     fn late_words(&mut self) {
-        let ended: Vec<i64> = self.judge.runs.values().filter(|seen| seen.run.is_terminal()).map(|seen| seen.no).collect();
+        let ended: Vec<i64> =
+            self.judge.runs.values().filter(|seen| seen.run.is_terminal()).map(|seen| seen.no).collect();
         let Some(no) = self.random.pick(&ended).copied() else { return };
         let asks = [
             Ask::Signal { name: "left".into(), payload: "1".into() },
@@ -232,7 +240,8 @@ impl World {
         for (run_id, path, token_hash) in std::mem::take(&mut self.callbacks) {
             self.answer_that(run_id, path, token_hash);
         }
-        let open: Vec<i64> = self.judge.runs.values().filter(|seen| !seen.run.is_terminal()).map(|seen| seen.no).collect();
+        let open: Vec<i64> =
+            self.judge.runs.values().filter(|seen| !seen.run.is_terminal()).map(|seen| seen.no).collect();
         for no in open {
             self.answer_run(no);
         }

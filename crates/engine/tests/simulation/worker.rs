@@ -119,7 +119,8 @@ impl World {
         worker.claims += 1;
         let claim_id = Some(format!("{}-{}", worker.name, worker.claims)).filter(|_| worker.claims % 8 != 0);
         let wanted = Wanted { queues: vec![Queue::from("default")], handlers: worker.handlers.clone() };
-        let (name, max, namespace) = (worker.name.as_str().into(), worker.slots - worker.jobs.len(), worker.namespace.clone());
+        let (name, max, namespace) =
+            (worker.name.as_str().into(), worker.slots - worker.jobs.len(), worker.namespace.clone());
         let window = (!self.random.chance(300)).then(|| Span::from_secs(self.random.between(10, 40) as u64));
         let until = self.random.chance(500).then(|| self.engine_clock() + Span::from_secs(self.random.below(5)));
         let claim = Claim { worker: name, wanted, max, window, claim_id, until };
@@ -166,7 +167,9 @@ impl World {
         let work = self.work_time();
         if zombie {
             self.count("zombie");
-            let late = (believed_until - self.t).max(0) + self.random.between(SECOND, 90 * SECOND);
+            // Some are late by much, some by so little that nobody has noticed yet.
+            let by = if self.random.chance(500) { 2 * SECOND } else { 90 * SECOND };
+            let late = (believed_until - self.t).max(0) + self.random.between(0, by);
             return self.at(late, Event::Work(w, id));
         }
         self.at(0, Event::Beat(w, id));
@@ -318,7 +321,8 @@ impl World {
         let holding = job.holding();
         let result = Some(Json::from(r#"{"done":true,"x":1}"#));
         if self.random.chance(300) {
-            let intent = Ask::Effect { holding: holding.clone(), name: Some("call".into()), external_id: None, result: None };
+            let intent =
+                Ask::Effect { holding: holding.clone(), name: Some("call".into()), external_id: None, result: None };
             self.say(w, id, intent);
         }
         self.say(w, id, Ask::Effect { holding, name: None, external_id: Some(format!("ext{id}")), result });
@@ -363,7 +367,9 @@ impl World {
             Plan::Block => Ask::Block { holding: holding.clone(), on: self.block_on(w, id, holding)?, message: None },
             Plan::Good | Plan::WithReceipt | Plan::ReceiptThenDie | Plan::Die(_) => {
                 let output = match kind {
-                    TaskKind::Reconcile if self.outside.happened(&key) => r#"{"found":true,"output":{"done":true,"x":1}}"#,
+                    TaskKind::Reconcile if self.outside.happened(&key) => {
+                        r#"{"found":true,"output":{"done":true,"x":1}}"#
+                    }
                     TaskKind::Reconcile => r#"{"found":false}"#,
                     _ if !self.calm && self.random.chance(100) => r#"{"done":false}"#,
                     _ if !self.calm && self.random.chance(20) => "null",
@@ -510,9 +516,10 @@ impl World {
         let Some(job) = self.workers[w].jobs.get(&id) else { return Ok(()) };
         let Some((name, kind)) = SCRIPT.get(job.body.at) else { return Ok(()) };
         let path = Path::from(*name);
-        let key = self.judge.of(&job.task.run_id).and_then(|seen| {
-            Some(idempotency_key(&seen.run.head, &path, seen.run.step(name)?.group, None))
-        });
+        let key = self
+            .judge
+            .of(&job.task.run_id)
+            .and_then(|seen| Some(idempotency_key(&seen.run.head, &path, seen.run.step(name)?.group, None)));
         let result = if fails {
             Err(Fault { class: Some(FailureClass::Transient), message: "no".into(), ..Fault::default() })
         } else {

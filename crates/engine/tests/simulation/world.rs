@@ -134,7 +134,8 @@ impl World {
         let store = Sqlite::open(files.clone()).expect("a store in memory");
         let judge = Judge::new(files.reader().expect("a reader"));
         let ids = Ids::seeded(u128::from(setting.seed));
-        let workers = (0..7).map(|number| Worker::new(number, Namespace::from(if number < 4 { "default" } else { "other" })));
+        let workers =
+            (0..7).map(|number| Worker::new(number, Namespace::from(if number < 4 { "default" } else { "other" })));
         let mut world = World {
             setting,
             t: 0,
@@ -224,7 +225,8 @@ impl World {
     }
 
     fn lane_on(&self, store: Faulty) -> Result<Lane<Faulty>, abide_engine::store::StoreError> {
-        let mut lane = Lane::new(store, Arc::new(self.clock.clone()), self.ids.clone(), Arc::default(), Arc::default())?;
+        let mut lane =
+            Lane::new(store, Arc::new(self.clock.clone()), self.ids.clone(), Arc::default(), Arc::default())?;
         lane.limit_batches(RUNS_A_BATCH);
         Ok(lane)
     }
@@ -328,6 +330,18 @@ impl World {
         self.send(Letter { request, asker, namespace, key, wish, retries: 0, echo: false, unheard: false, sent_at });
     }
 
+    /// Somebody clicks twice.
+    pub fn send_twice(&mut self, asker: Asker, namespace: Namespace, wish: Wish) {
+        self.requests += 1;
+        let (request, sent_at) = (self.requests, self.t);
+        let letter =
+            Letter { request, asker, namespace, key: None, wish, retries: 0, echo: false, unheard: false, sent_at };
+        let delay = self.delay();
+        self.count("request doubled");
+        self.at(delay, Event::Deliver(Box::new(Letter { echo: true, ..letter.clone() })));
+        self.at(delay, Event::Deliver(Box::new(letter)));
+    }
+
     /// The same request once more.
     pub fn resend(&mut self, letter: Letter, later: i64) {
         let mut letter = Letter { retries: letter.retries + 1, unheard: false, ..letter };
@@ -406,7 +420,10 @@ impl World {
         self.calls = if self.calls.0 == self.t { (self.t, self.calls.1 + 1) } else { (self.t, 0) };
         if self.calls.1 > MOST_CALLS {
             let why = self.judge.unrest();
-            return broken("rest", format!("the engine never rests: due at {}, now {}, {why}", lane.due_at(), self.engine_now));
+            return broken(
+                "rest",
+                format!("the engine never rests: due at {}, now {}, {why}", lane.due_at(), self.engine_now),
+            );
         }
         self.clock.set(self.engine_clock());
         self.engine_now = self.engine_now.max(self.clock.now());
@@ -490,8 +507,15 @@ impl World {
         answers
     }
 
-    fn step(&self, lane: &Lane<Faulty>, answers: &[(Letter, Result<Answer, Error>)], died: bool, since: bool) -> Moment {
-        let accepted = answers.iter().filter(|(_, answer)| died || matches!(answer, Ok(_) | Err(Error::OutcomeUnknown)));
+    fn step(
+        &self,
+        lane: &Lane<Faulty>,
+        answers: &[(Letter, Result<Answer, Error>)],
+        died: bool,
+        since: bool,
+    ) -> Moment {
+        let accepted =
+            answers.iter().filter(|(_, answer)| died || matches!(answer, Ok(_) | Err(Error::OutcomeUnknown)));
         let accepted: Vec<&Letter> = accepted.map(|(letter, _)| letter).collect();
         let mut starts = BTreeMap::new();
         for letter in &accepted {
@@ -513,14 +537,18 @@ impl World {
         }
     }
 
-    /// How many runs a reconnect will free, when nothing else is asked.
+    /// How many runs reconnects of one connection will free, when nothing else is asked.
     fn would_free(&self, letters: &[Letter]) -> Option<u64> {
-        match letters.iter().filter(|letter| !matches!(letter.wish, Wish::Claim(_))).collect::<Vec<_>>()[..] {
-            [Letter { wish: Wish::Reconnected(connection), namespace, key: None, .. }] => {
-                self.judge.waiting_for(namespace.as_str(), connection)
+        let of = |letter: &Letter| match &letter.wish {
+            Wish::Reconnected(connection) if letter.key.is_none() => {
+                Some((letter.namespace.clone(), connection.clone()))
             }
             _ => None,
-        }
+        };
+        let others: Vec<&Letter> = letters.iter().filter(|letter| !matches!(letter.wish, Wish::Claim(_))).collect();
+        let first = of(others.first()?)?;
+        let same = others.iter().all(|letter| of(letter).as_ref() == Some(&first));
+        if same { self.judge.waiting_for(first.0.as_str(), &first.1) } else { None }
     }
 
     fn check_everything(&mut self) -> Judged {
@@ -537,8 +565,11 @@ impl World {
     fn stop_for(&mut self, briefly: bool) {
         let Some(lane) = self.lane.take() else { return };
         drop(lane.into_store());
-        let lost: Vec<Letter> =
-            std::mem::take(&mut self.parked).into_iter().map(|(letter, _)| letter).chain(std::mem::take(&mut self.desk)).collect();
+        let lost: Vec<Letter> = std::mem::take(&mut self.parked)
+            .into_iter()
+            .map(|(letter, _)| letter)
+            .chain(std::mem::take(&mut self.desk))
+            .collect();
         for letter in lost {
             self.hear_nothing(letter);
         }
@@ -653,4 +684,3 @@ fn unique() -> u64 {
     static MADE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     MADE.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
 }
-

@@ -9,7 +9,7 @@ use abide_engine::store::RunNo;
 use rusqlite::{Connection as Db, Row};
 use serde_json::value::RawValue;
 
-use super::{Judge, Judged, Leased, Seen, Moment, broken, is_person};
+use super::{Judge, Judged, Leased, Moment, Seen, broken, is_person};
 
 const EVENTS: &str = "
     select seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id, attempt, payload,
@@ -136,7 +136,10 @@ impl Judge {
                 }
                 let expires_at = lease.expires_at.max(step.serving_since + lease.window);
                 if event.at >= expires_at && !step.died {
-                    return broken("I14", format!("{:?} at {}, its lease was over at {expires_at}", event.fact, event.at));
+                    return broken(
+                        "I14",
+                        format!("{:?} at {}, its lease was over at {expires_at}", event.fact, event.at),
+                    );
                 }
                 Ok(())
             }
@@ -145,7 +148,8 @@ impl Judge {
                 lease.ended = Some(step.number);
                 let until = lease.expires_at.max(step.gap_ended + lease.window);
                 if event.at < until {
-                    let what = format!("{}: {lease:?} was taken away at {}, it had until {until}", seen.key.run_id, event.at);
+                    let what =
+                        format!("{}: {lease:?} was taken away at {}, it had until {until}", seen.key.run_id, event.at);
                     return broken("D4b", what);
                 }
                 Ok(())
@@ -177,7 +181,14 @@ impl Judge {
     }
 
     /// I16: a repeated claim gets what it got, as long as that lives.
-    fn check_claim(&mut self, seen: &Seen, claim_id: &str, epoch: abide_core::ids::Epoch, event: &Event, step: &Moment) -> Judged {
+    fn check_claim(
+        &mut self,
+        seen: &Seen,
+        claim_id: &str,
+        epoch: abide_core::ids::Epoch,
+        event: &Event,
+        step: &Moment,
+    ) -> Judged {
         let leases = match self.claims.get_mut(claim_id) {
             Some((number, leases)) if *number == step.number => {
                 leases.push((seen.no, epoch));
@@ -195,7 +206,10 @@ impl Judge {
         self.claims.insert(claim_id.to_owned(), (step.number, vec![(seen.no, epoch)]));
         match live {
             Some((no, lives)) => {
-                let what = format!("claim {claim_id} got lease {epoch} of {}, lease {lives} of run {no} lives", seen.key.run_id);
+                let what = format!(
+                    "claim {claim_id} got lease {epoch} of {}, lease {lives} of run {no} lives",
+                    seen.key.run_id
+                );
                 broken("I16", what)
             }
             None => Ok(()),
