@@ -24,7 +24,7 @@ use crate::request::{Answer, Asked, Error, KeptAnswer, Request, Tidy, ToRun, Tol
 use crate::store::{
     ArchiveWrite, CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
 };
-use crate::testing::{Point, at_failpoint};
+use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
 use claim::Parked;
 use definitions::Definitions;
@@ -68,6 +68,7 @@ pub struct Lane<S> {
     stale: bool,
     last_batch: i64,
     last_run: RunNo,
+    most_runs: usize,
 }
 
 /// The process must not go on: nobody knows what was written.
@@ -132,7 +133,7 @@ impl<S: Store> Lane<S> {
             around: BTreeMap::new(),
             parked: Vec::new(),
             serving_since,
-            served_at: Timestamp::default(),
+            served_at: served.map_or(Timestamp::default(), |(_, last)| last),
             now: served.map_or(now, |(_, last)| last.max(now)),
             next_wake: None,
             inbox_waits: true,
@@ -141,6 +142,7 @@ impl<S: Store> Lane<S> {
             stale: true,
             last_batch,
             last_run,
+            most_runs: RUNS_A_BATCH,
             store,
         };
         lane.recall()?;
@@ -169,6 +171,17 @@ impl<S: Store> Lane<S> {
     /// Since when the engine has served without a gap.
     pub fn serving_since(&self) -> Timestamp {
         self.serving_since
+    }
+
+    /// Fewer runs a batch than usual, so that a test sees messages wait for their turn.
+    #[cfg(feature = "testing")]
+    pub fn limit_batches(&mut self, most_runs: usize) {
+        self.most_runs = most_runs;
+    }
+
+    /// How many more runs may take part in a batch; a few always may, so that nothing waits for ever.
+    fn room(&self, batch: &Batch) -> usize {
+        self.most_runs.saturating_sub(batch.runs.len()).max(self.most_runs / 16).max(1)
     }
 
     /// Ends the lane as a crash would: whatever was not committed is gone.
@@ -217,6 +230,7 @@ impl<S: Store> Lane<S> {
                     one.refuse(why.clone());
                 }
             }
+            Err(Failed::Commit(_)) if is_planted(Bug::UnknownRepeated) => return self.carry(asked),
             Err(Failed::Commit(unknown)) => {
                 for one in asked {
                     one.refuse(Error::OutcomeUnknown);
@@ -229,15 +243,21 @@ impl<S: Store> Lane<S> {
 
     /// One transaction: decide everything, write what changed, commit once.
     fn transact(&mut self, asked: &[Asked]) -> Result<Vec<Result<Answer, Error>>, Failed> {
-        let mut batch = Batch { now: self.clock.now().max(self.now), ..Batch::default() };
+        let now = self.clock.now();
+        let now = if is_planted(Bug::ClockFollowed) { now } else { now.max(self.now) };
+        let mut batch = Batch { now, ..Batch::default() };
         self.now = batch.now;
         let served_at = self.served_at;
+        self.notice_gap();
         let done = self.decide_all(&mut batch, asked);
         let (answers, served) = match done {
             Ok(done) => done,
             Err(failed) => {
                 self.store.rollback();
-                self.stale = true;
+                self.stale = !is_planted(Bug::CacheSurvivesRollback);
+                if !self.stale {
+                    self.settle(batch);
+                }
                 self.served_at = served_at;
                 return Err(failed);
             }
@@ -268,11 +288,15 @@ impl<S: Store> Lane<S> {
         self.flush(batch)?;
         let served = self.claim_all(batch)?;
         self.flush(batch)?;
+        if batch.swept {
+            // Also when nothing was due after all, or the sweep would come back at once.
+            self.next_wake = self.store.next_wake()?;
+        }
         if batch.dirty {
-            if batch.swept {
-                self.next_wake = self.store.next_wake()?;
+            let committed = self.store.commit(self.last_batch + 1, batch.now, &batch.touched);
+            if !is_planted(Bug::AnswerBeforeCommit) {
+                committed.map_err(Failed::Commit)?;
             }
-            self.store.commit(self.last_batch + 1, batch.now, &batch.touched).map_err(Failed::Commit)?;
             self.last_batch += 1;
         } else {
             self.store.rollback();
@@ -325,7 +349,9 @@ impl<S: Store> Lane<S> {
             Ok(answer) => answer,
             Err(refused) => return Ok(Err(refused)),
         };
-        if let (Some(idempotency), Some(kept)) = (&request.idempotency, kept) {
+        if let (Some(idempotency), Some(kept)) = (&request.idempotency, kept)
+            && !is_planted(Bug::KeyForgotten)
+        {
             let answer = serde_json::to_string(&kept).map_err(|error| StoreError::Failed(error.to_string()))?;
             let kept = Kept { digest: idempotency.digest, answer, at: batch.now };
             batch.keep(namespace, &idempotency.key, kept);
@@ -395,9 +421,8 @@ impl<S: Store> Lane<S> {
         facts.generation += 1;
         facts.reconnected_at = Some(batch.now);
         facts.broken = false;
-        let facts = *facts;
-        let write =
-            ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release: true };
+        let (facts, release) = (*facts, !is_planted(Bug::ReconnectIgnored));
+        let write = ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release };
         batch.writes.connections.push(write);
         self.releases_wait = true;
         self.flush(batch)?;
@@ -447,7 +472,7 @@ impl<S: Store> Lane<S> {
         // The rows must say when they wake before they are asked.
         self.flush(batch)?;
         batch.swept = true;
-        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let room = self.room(batch);
         let wake = Command::new(Actor::system(), Ask::Wake);
         for key in self.store.due(batch.now, room)? {
             if self.open(batch, &key)?.is_none() {
@@ -467,7 +492,15 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Writes down once a second that the engine serves; a gap gives every lease a full window.
+    /// A time in which nothing could be committed gives every lease a full window. It is noticed before anybody is judged:
+    /// a machine that slept would otherwise find all its workers dead.
+    fn notice_gap(&mut self) {
+        if self.served_at > Timestamp::default() && self.now.since(self.served_at) > SERVING_GAP {
+            self.serving_since = self.now;
+        }
+    }
+
+    /// Writes down once a second that the engine serves.
     fn touch_serving(&mut self, batch: &mut Batch) -> Stored {
         let heard = self.listeners.to_write(batch.now);
         if !heard.is_empty() {
@@ -478,9 +511,6 @@ impl<S: Store> Lane<S> {
         if since < SERVING_EVERY {
             return Ok(());
         }
-        if self.served_at > Timestamp::default() && since > SERVING_GAP {
-            self.serving_since = batch.now;
-        }
         self.store.serve(self.serving_since, batch.now)?;
         self.served_at = batch.now;
         batch.dirty = true;
@@ -489,7 +519,8 @@ impl<S: Store> Lane<S> {
 
     fn around_of(&mut self, namespace: &Namespace) -> &mut Around {
         let around = self.around.entry(namespace.clone()).or_default();
-        around.serving_since = self.serving_since;
+        around.serving_since =
+            if is_planted(Bug::ServedTimeIgnored) { Timestamp::default() } else { self.serving_since };
         around
     }
 }

@@ -246,21 +246,13 @@ fn required(run: &Working, state: RunState, found: &mut Vec<Violation>) {
 
 /// What does not hold of a log, read alone.
 pub fn broken_log(log: &[Record]) -> Vec<Violation> {
-    let mut found = Vec::new();
-    let mut reader = Reader::default();
-    for record in log {
-        reader.chain(record, &mut found);
-        reader.states(record, &mut found);
-        match record.event() {
-            Ok(event) => reader.facts(&event.fact, record, &mut found),
-            Err(unreadable) => found.push(violated("I7", unreadable.to_string())),
-        }
-    }
-    found
+    let mut reader = LogReader::default();
+    log.iter().flat_map(|record| reader.read(record)).collect()
 }
 
-#[derive(Default)]
-struct Reader {
+/// Reads a log event by event, so that one that grows is not read again from its beginning.
+#[derive(Clone, Debug, Default)]
+pub struct LogReader {
     seq: u64,
     hash: Digest,
     at: Timestamp,
@@ -278,7 +270,19 @@ struct Reader {
     coded: BTreeSet<Path>,
 }
 
-impl Reader {
+impl LogReader {
+    /// What the next event breaks.
+    pub fn read(&mut self, record: &Record) -> Vec<Violation> {
+        let mut found = Vec::new();
+        self.chain(record, &mut found);
+        self.states(record, &mut found);
+        match record.event() {
+            Ok(event) => self.facts(&event.fact, record, &mut found),
+            Err(unreadable) => found.push(violated("I7", unreadable.to_string())),
+        }
+        found
+    }
+
     /// I2, I7, I46.
     fn chain(&mut self, record: &Record, found: &mut Vec<Violation>) {
         if record.seq != self.seq + 1 {

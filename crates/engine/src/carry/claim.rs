@@ -13,6 +13,7 @@ use super::open::Open;
 use super::{Batch, Lane};
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
 use crate::store::{Candidate, Found, Kept, RunKey, Store, StoreError, Stored, Wanted};
+use crate::testing::{Bug, is_planted};
 
 /// A worker that waits for a task.
 #[derive(Debug)]
@@ -152,7 +153,8 @@ impl<S: Store> Lane<S> {
         namespace: &Namespace,
         claim: &Claim,
     ) -> Stored<Option<Vec<LeasedTask>>> {
-        let Some(claim_id) = &claim.claim_id else { return Ok(None) };
+        let planted = is_planted(Bug::ClaimNotReplayed);
+        let Some(claim_id) = claim.claim_id.as_ref().filter(|_| !planted) else { return Ok(None) };
         let Some(kept) = self.kept(batch, namespace, &claim_key(&claim.worker, claim_id))? else { return Ok(None) };
         let ids: Vec<TaskId> =
             serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;

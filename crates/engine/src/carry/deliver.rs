@@ -5,9 +5,10 @@ use abide_core::ids::RunId;
 use abide_core::run::LateAnswer;
 use abide_core::run::command::{Actor, Ask, Command, Rejection};
 
-use super::{Batch, Lane, RUNS_A_BATCH};
+use super::{Batch, Lane};
 use crate::message::{End, Message};
 use crate::store::{LateWrite, PostKey, Posted, RunKey, Store, Stored};
+use crate::testing::{Bug, forget_child_end, is_planted};
 
 impl<S: Store> Lane<S> {
     /// Applies what waits in the store, oldest first.
@@ -15,12 +16,14 @@ impl<S: Store> Lane<S> {
         if !self.inbox_waits {
             return Ok(());
         }
-        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let room = self.room(batch);
         let waiting = self.store.posted(room)?;
         batch.inbox_drained = waiting.len() < room;
         for posted in waiting {
             self.apply(batch, &posted)?;
-            batch.writes.applied.push(posted.key);
+            if !is_planted(Bug::InboxNotEmptied) {
+                batch.writes.applied.push(posted.key);
+            }
         }
         Ok(())
     }
@@ -30,7 +33,7 @@ impl<S: Store> Lane<S> {
         if !self.releases_wait {
             return Ok(());
         }
-        let room = RUNS_A_BATCH.saturating_sub(batch.runs.len()).max(16);
+        let room = self.room(batch);
         let waiting = self.store.to_release(room)?;
         batch.releases_drained = waiting.len() < room;
         for (key, no, connection) in waiting {
@@ -53,13 +56,15 @@ impl<S: Store> Lane<S> {
     pub(super) fn deliver_messages(&mut self, batch: &mut Batch) -> Stored {
         let mut in_order = !self.inbox_waits || batch.inbox_drained;
         while let Some(posted) = batch.messages.pop_front() {
-            in_order &= batch.runs.len() < RUNS_A_BATCH;
+            in_order &= batch.runs.len() < self.most_runs;
             if in_order {
                 self.apply(batch, &posted)?;
             } else {
                 // Behind everything that was sent before it.
                 batch.posted = true;
-                batch.writes.posted.push(posted);
+                if !is_planted(Bug::MessagesDropped) {
+                    batch.writes.posted.push(posted);
+                }
             }
         }
         Ok(())
@@ -85,6 +90,10 @@ impl<S: Store> Lane<S> {
             }
             Message::ChildEnded { path, child, end } if known => {
                 let ask = Ask::ChildEnded { path: path.clone(), run_id: child.clone(), outcome: end.clone().into() };
+                if is_planted(Bug::JoinTwice) {
+                    self.send(batch, target, ask.clone())?;
+                    forget_child_end(batch.runs.get_mut(target).map(|open| &mut open.run), path);
+                }
                 self.send(batch, target, ask)?;
             }
             Message::Cancel { .. } | Message::ChildEnded { .. } => {

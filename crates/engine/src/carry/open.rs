@@ -19,6 +19,7 @@ use crate::store::rows::{self, Shown};
 use crate::store::{
     Found, Loaded, PostKey, Posted, RunKey, RunNo, RunWrite, StepWrite, Store, StoreError, Stored, Touched, Writes,
 };
+use crate::testing::{Bug, is_planted, tamper};
 
 /// How often one decision may ask for more rows; each time it gets at least one.
 const MOST_LOADS: usize = 100_000;
@@ -84,7 +85,10 @@ impl Open {
         }
     }
 
-    fn of_loaded(loaded: Loaded) -> Open {
+    fn of_loaded(mut loaded: Loaded) -> Open {
+        if is_planted(Bug::TerminalReopened) && loaded.run.is_terminal() {
+            loaded.run.head.state = Some(RunState::Queued);
+        }
         let bucket = rows::shown(&loaded.run).bucket;
         Open::of_cached(Cached { no: loaded.no, run: loaded.run, wake_at: loaded.wake_at, bucket, late: loaded.late })
     }
@@ -167,7 +171,7 @@ impl Open {
             from_seq: self.from_seq,
             head: self.run.head.clone(),
             shown: shown.clone(),
-            wake_at: reindexed.then_some(wake_at),
+            wake_at: reindexed.then_some(wake_at.filter(|_| !is_planted(Bug::TimerLost))),
             records: std::mem::take(&mut self.records),
             steps,
             payloads: std::mem::take(&mut self.payloads),
@@ -181,7 +185,10 @@ impl Open {
     fn load(&mut self, found: Vec<Found>) {
         for one in found {
             match one {
-                Found::Step(path, row) => drop(self.run.steps.insert(path, row)),
+                Found::Step(path, row) => {
+                    let row = row.filter(|row| row.is_open() || !is_planted(Bug::CheckpointForgotten));
+                    self.run.steps.insert(path, row);
+                }
                 Found::Payload(name, json) => drop(self.run.payloads.insert(name, json)),
             }
         }
@@ -235,6 +242,8 @@ impl<S: Store> Lane<S> {
             return Ok(Err(Rejection::NoRun(key.run_id.clone())));
         };
         let now = batch.now;
+        let tampered = tamper(&mut open.run, command, now);
+        let command = tampered.as_ref().unwrap_or(command);
         let late = open.late.clone();
         let mut around = std::mem::take(self.around_of(&key.namespace));
         around.groups = groups.to_vec();
@@ -300,7 +309,9 @@ impl<S: Store> Lane<S> {
             let Some((write, shown)) = open.write(batch.now) else { continue };
             if write.head.seq > from_seq {
                 let to_seq = write.head.seq;
-                batch.touched.push(Touched { no: write.no, from_seq: from_seq + 1, to_seq });
+                if batch.touched.is_empty() || !is_planted(Bug::TouchedIncomplete) {
+                    batch.touched.push(Touched { no: write.no, from_seq: from_seq + 1, to_seq });
+                }
                 batch.committed.push(Committed {
                     key: key.clone(),
                     no: write.no,
@@ -310,7 +321,9 @@ impl<S: Store> Lane<S> {
                     to_seq,
                 });
             }
-            if let Some(Some(wake_at)) = write.wake_at {
+            if let Some(Some(wake_at)) = write.wake_at
+                && !is_planted(Bug::WakeUnheard)
+            {
                 self.next_wake = Some(self.next_wake.map_or(wake_at, |next| next.min(wake_at)));
             }
             batch.writes.runs.push(write);

@@ -16,6 +16,7 @@ use super::{Batch, Lane, no_run};
 use crate::message::Begin;
 use crate::request::{Error, NewRun, Rerun, RerunVersion, Told};
 use crate::store::{Found, RunKey, RunNo, Store, Stored};
+use crate::testing::{Bug, is_planted};
 
 impl<S: Store> Lane<S> {
     pub(super) fn start(
@@ -37,7 +38,7 @@ impl<S: Store> Lane<S> {
         }
         let found = self.definitions.get(&mut self.store, namespace, &new.workflow, new.version)?;
         let Some(definition) = found else { return Ok(Err(Error::NoWorkflow(new.workflow.to_string()))) };
-        if let Some(unique) = &new.start.unique {
+        if let Some(unique) = new.start.unique.as_ref().filter(|_| !is_planted(Bug::UniqueUnchecked)) {
             // Runs that this batch has started must be found too.
             self.flush(batch)?;
             if let Some(open) = self.store.open_run(namespace, &new.workflow, unique)? {

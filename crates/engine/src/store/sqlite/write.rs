@@ -9,7 +9,7 @@ use rusqlite::{Connection as Db, params};
 
 use super::super::{RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
 use super::{Sqlite, corrupt};
-use crate::testing::{Point, at_failpoint};
+use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
 const INSERT_RUN: &str = "
     insert into runs (run_no, namespace, run_id, workflow_id, workflow_version, bucket, state, seq, step_id, reason,
@@ -116,13 +116,13 @@ fn micros(at: Option<Timestamp>) -> Option<i64> {
 }
 
 fn write_run(db: &Db, write: &RunWrite) -> Stored {
-    for record in &write.records {
+    for record in write.records.iter().filter(|_| write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
         insert_event(db, write.no, record)?;
     }
     at_failpoint(Point::AfterEvents);
     if write.from_seq == 0 {
         insert_run(db, write)?;
-    } else if !write.records.is_empty() || write.wake_at.is_some() {
+    } else if (!write.records.is_empty() || write.wake_at.is_some()) && !is_planted(Bug::EventsWithoutRow) {
         update_run(db, write)?;
     }
     for step in &write.steps {
@@ -266,7 +266,7 @@ fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &S
     let path = after.path.as_str();
     let (was, is) = (before.and_then(|before| rows::ready(head, before)), rows::ready(head, after));
     if was != is {
-        if let Some(was) = was {
+        if let Some(was) = was.filter(|_| !is_planted(Bug::ReadyRowStays)) {
             db.prepare_cached(DELETE_READY)?.execute(params![
                 namespace,
                 was.queue.as_str(),
