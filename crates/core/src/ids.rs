@@ -176,15 +176,22 @@ impl Digest {
     }
 }
 
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Digest {
+    /// Hands its hexadecimal digits over, without making a text of them first.
+    fn in_hex<T>(&self, then: impl FnOnce(&str) -> T) -> T {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
             pair[0] = HEX[usize::from(byte >> 4)];
             pair[1] = HEX[usize::from(byte & 15)];
         }
-        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+        then(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.in_hex(|text| f.write_str(text))
     }
 }
 
@@ -196,7 +203,7 @@ impl fmt::Debug for Digest {
 
 impl Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.in_hex(|text| serializer.serialize_str(text))
     }
 }
 

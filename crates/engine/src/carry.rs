@@ -20,9 +20,9 @@ use crate::clock::Clock;
 use crate::hub::{Committed, Hub};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
-use crate::request::{Answer, Asked, Error, KeptAnswer, Request, ToRun, Told, What};
+use crate::request::{Answer, Asked, Error, KeptAnswer, Request, Tidy, ToRun, Told, What};
 use crate::store::{
-    CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
+    ArchiveWrite, CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
 };
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
@@ -338,6 +338,11 @@ impl<S: Store> Lane<S> {
             What::Rerun(rerun) => with_run(self.rerun(batch, namespace, rerun)?),
             What::Reconnected(connection) => self.reconnected(batch, namespace, connection)?,
             What::Broken(connection) => self.broken(batch, namespace, connection),
+            What::Tidy(tidy) => self.tidy(batch, namespace, tidy)?.map(|answer| (answer, None)),
+            What::Count(counted) => {
+                batch.writes.counted = Some((**counted).clone());
+                Ok((Answer::Counted, None))
+            }
             What::Claim(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
         };
         let (answer, kept) = match answer {
@@ -437,6 +442,26 @@ impl<S: Store> Lane<S> {
             ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release: false };
         batch.writes.connections.push(write);
         Ok((Answer::Released(0), Some(KeptAnswer { run_id: None, released: Some(0) })))
+    }
+
+    /// Moves packed runs to the archive, unless something happened to them since.
+    fn tidy(&mut self, batch: &mut Batch, namespace: &Namespace, tidy: &Tidy) -> Stored<Result<Answer, Error>> {
+        let mut moved = 0;
+        for packed in &tidy.runs {
+            let key = RunKey { namespace: namespace.clone(), run_id: packed.run_id.clone() };
+            let Some(open) = self.open(batch, &key)? else { continue };
+            let head = &open.run.head;
+            if !open.run.is_terminal() || head.pinned || head.seq != packed.seq {
+                continue;
+            }
+            let (no, bundle, size) = (open.no, packed.bundle.clone(), packed.size);
+            batch.writes.archived.push(ArchiveWrite { no, bundle, size, at: batch.now });
+            batch.runs.remove(&key);
+            moved += 1;
+        }
+        batch.writes.pruned = Some((tidy.keys_before, tidy.batches_before));
+        self.flush(batch)?;
+        Ok(Ok(Answer::Archived(moved)))
     }
 
     /// Hands runs to the rules whose time has come.

@@ -2,6 +2,7 @@
 //! writes; callers may go away at any time without harming what they asked for.
 
 use std::path::Path as FilePath;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,12 +13,16 @@ use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Report};
 use abide_core::run::step::Connection;
 use serde::Serialize;
 
+use crate::archive::Retention;
 use crate::carry::{Fatal, Lane};
 use crate::clock::{Clock, SystemClock};
+use crate::doctor;
 use crate::hub::{Hub, Watcher};
 use crate::ids::Ids;
+use crate::keeper::Keeper;
 use crate::listeners::Listeners;
 use crate::queue::Requests;
+use crate::reads::Documents;
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
 use crate::store::StoreError;
 use crate::store::sqlite::{Files, Readers, Sqlite};
@@ -36,6 +41,8 @@ pub struct Options {
     pub ids: Ids,
     /// Must not return control to anybody who would go on; the default ends the process.
     pub on_fatal: OnFatal,
+    /// How long runs stay before they are archived.
+    pub retention: Retention,
 }
 
 impl std::fmt::Debug for Options {
@@ -46,7 +53,12 @@ impl std::fmt::Debug for Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { clock: Arc::new(SystemClock), ids: Ids::random(), on_fatal: Arc::new(end_the_process) }
+        Options {
+            clock: Arc::new(SystemClock),
+            ids: Ids::random(),
+            on_fatal: Arc::new(end_the_process),
+            retention: Retention::default(),
+        }
     }
 }
 
@@ -69,9 +81,12 @@ struct Inner {
     hub: Arc<Hub>,
     listeners: Arc<Listeners>,
     readers: Arc<Readers>,
+    documents: Documents,
     files: Files,
     clock: Arc<dyn Clock>,
-    lane: Mutex<Option<JoinHandle<()>>>,
+    retention: Retention,
+    stop: Arc<AtomicBool>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -89,7 +104,7 @@ impl Engine {
         let readers = store.readers();
         let (hub, listeners, requests) =
             (Arc::<Hub>::default(), Arc::<Listeners>::default(), Arc::<Requests>::default());
-        let Options { clock, ids, on_fatal } = options;
+        let Options { clock, ids, on_fatal, retention } = options;
         let lane = Lane::new(store, clock.clone(), ids, hub.clone(), listeners.clone())?;
         let (line, watch) = (requests.clone(), clock.clone());
         let thread = std::thread::Builder::new()
@@ -97,8 +112,21 @@ impl Engine {
             .stack_size(LANE_STACK)
             .spawn(move || drive(lane, &line, &*watch, &on_fatal))
             .map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?;
-        let lane = Mutex::new(Some(thread));
-        let inner = Inner { requests, hub, listeners, readers, files, clock, lane };
+        let stop = Arc::<AtomicBool>::default();
+        let keeper = Keeper {
+            requests: requests.clone(),
+            readers: readers.clone(),
+            clock: clock.clone(),
+            stop: stop.clone(),
+            retention: retention.clone(),
+        };
+        let keeper = std::thread::Builder::new()
+            .name("abide-keeper".into())
+            .spawn(move || keeper.work())
+            .map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?;
+        let threads = Mutex::new(vec![keeper, thread]);
+        let documents = Documents::default();
+        let inner = Inner { requests, hub, listeners, readers, documents, files, clock, retention, stop, threads };
         Ok(Engine { namespace: Namespace::from("default"), inner: Arc::new(inner) })
     }
 
@@ -117,6 +145,10 @@ impl Engine {
 
     pub(crate) fn readers(&self) -> &Arc<Readers> {
         &self.inner.readers
+    }
+
+    pub(crate) fn documents(&self) -> &Documents {
+        &self.inner.documents
     }
 
     pub(crate) fn listeners(&self) -> &Arc<Listeners> {
@@ -236,6 +268,34 @@ impl Engine {
         self.inner.hub.watch()
     }
 
+    /// Moves runs that ended long enough ago to the archive; tells how many.
+    pub async fn archive(&self) -> Result<u64, Error> {
+        let inner = self.inner.clone();
+        let keeper = Keeper {
+            requests: inner.requests.clone(),
+            readers: inner.readers.clone(),
+            clock: inner.clock.clone(),
+            stop: inner.stop.clone(),
+            retention: inner.retention.clone(),
+        };
+        let archiving = tokio::task::spawn_blocking(move || keeper.archive());
+        archiving.await.unwrap_or_else(|error| Err(Error::StoreUnavailable(error.to_string())))
+    }
+
+    /// Copies everything, as of one commit, into a directory that can be opened later.
+    pub async fn backup(&self, to: impl Into<std::path::PathBuf>) -> Result<(), StoreError> {
+        let (files, to) = (self.inner.files.clone(), to.into());
+        let copying = tokio::task::spawn_blocking(move || crate::store::sqlite::backup::backup(&files, &to));
+        copying.await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
+    }
+
+    /// Checks everything that the store can show.
+    pub async fn doctor(&self) -> Result<doctor::Report, StoreError> {
+        let readers = self.inner.readers.clone();
+        let checking = tokio::task::spawn_blocking(move || doctor::examine(&readers));
+        checking.await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
+    }
+
     /// Lets nothing more in, carries what waits, and stops.
     pub async fn shutdown(&self) {
         let inner = self.inner.clone();
@@ -249,9 +309,11 @@ impl Engine {
 impl Inner {
     fn stop(&self) {
         self.requests.close();
-        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(lane) = lane {
-            let _ = lane.join();
+        self.stop.store(true, Ordering::SeqCst);
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            thread.thread().unpark();
+            let _ = thread.join();
         }
     }
 }

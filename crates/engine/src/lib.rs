@@ -1,21 +1,29 @@
 //! The engine of Abide: durable runs without a server. Commands go in, rules decide, one transaction keeps the log and the
 //! state, and only then is anybody answered.
 
+pub mod archive;
 pub mod carry;
 pub mod clock;
+pub mod doctor;
 pub mod engine;
+pub mod feed;
 pub mod hub;
 pub mod ids;
+pub mod insights;
 pub mod listeners;
 pub mod message;
+pub mod reads;
 pub mod request;
 pub mod store;
 pub mod testing;
 
 mod cache;
+mod keeper;
 mod queue;
 mod worker;
 
+pub use abide_core::run::command::Fault;
 pub use engine::{Engine, Options};
+pub use reads::{Filter, Page, ReadError};
 pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};
 pub use worker::{Done, Stop, Work, Worker};

@@ -12,6 +12,7 @@ use abide_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::insights::Added;
 use crate::store::Wanted;
 
 /// One request of one caller.
@@ -42,6 +43,26 @@ pub enum What {
     /// A connection is known to be broken: steps that need it wait without calling.
     Broken(Connection),
     Rerun(Box<Rerun>),
+    /// Moves runs to the archive and forgets what nobody asks for any more.
+    Tidy(Box<Tidy>),
+    /// Adds to the numbers what the commits up to a position brought.
+    Count(Box<(i64, Added)>),
+}
+
+#[derive(Debug, Default)]
+pub struct Tidy {
+    pub runs: Vec<Packed>,
+    pub keys_before: Timestamp,
+    pub batches_before: Timestamp,
+}
+
+/// A run that is to leave, as it was when it was packed.
+#[derive(Debug)]
+pub struct Packed {
+    pub run_id: RunId,
+    pub seq: u64,
+    pub bundle: Vec<u8>,
+    pub size: usize,
 }
 
 #[derive(Debug)]
@@ -116,6 +137,9 @@ pub enum Answer {
     Tasks(Vec<LeasedTask>),
     /// How many runs this reconnect is the first to free.
     Released(u64),
+    /// How many runs were moved to the archive.
+    Archived(u64),
+    Counted,
 }
 
 /// What became of a run.

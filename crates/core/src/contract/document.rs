@@ -180,7 +180,7 @@ fn layer_json(layer: Layer) -> Value {
 }
 
 /// A limit with its name, its number and what it bounds. A name ends in its unit where it has one.
-fn all_limits() -> [(&'static str, u64, &'static str); 11] {
+fn all_limits() -> [(&'static str, u64, &'static str); 12] {
     [
         ("payload_bytes", limits::PAYLOAD_BYTES as u64, "One input, output, signal or request body."),
         ("definition_bytes", limits::DEFINITION_BYTES as u64, "One workflow document."),
@@ -189,6 +189,7 @@ fn all_limits() -> [(&'static str, u64, &'static str); 11] {
         ("depth", u64::from(limits::DEPTH), "Runs nested in one another."),
         ("mailbox", limits::MAILBOX as u64, "Signals of one run that nobody has taken yet."),
         ("named_effects", limits::NAMED_EFFECTS as u64, "Named effects of one step."),
+        ("form_bytes", limits::FORM_BYTES as u64, "The schema of a form that a task or a coded body asks for."),
         ("lease_ms", limits::LEASE.millis(), "A lease, where neither document nor worker says otherwise."),
         ("grace_ms", limits::GRACE.millis(), "Time that work in progress gets to stop."),
         ("listed_failures", limits::LISTED_FAILURES as u64, "Failures that a step with items lists."),

@@ -142,9 +142,10 @@ impl View<'_> {
         if expired || (who.is_empty() && !wait.approvers.is_empty()) {
             return Vec::new();
         }
-        let form = match self.declared(step).map(|def| &def.action) {
-            Some(Action::Approval(approval)) => approval.form.as_ref(),
-            _ => None,
+        let form = match (&wait.form, self.declared(step).map(|def| &def.action)) {
+            (Some(asked), _) => Schema::compile(asked).ok(),
+            (None, Some(Action::Approval(approval))) => approval.form.clone(),
+            (None, _) => None,
         };
         let person = who.iter().find(|who| !who.starts_with("role:"));
         let mut body = json!({ "step_id": step.path, "subject_digest": wait.subject.digest });
@@ -153,14 +154,14 @@ impl View<'_> {
             Some(person) => body["decision_by"] = json!(person),
             None => needs.push("decision_by"),
         }
-        if form.is_some_and(|form| form.check("null").is_err()) {
+        if form.as_ref().is_some_and(|form| form.check("null").is_err()) {
             needs.push("form");
         }
         let who = if who.is_empty() { vec!["approver".into()] } else { who };
         let decide = |id, word: &str, danger| NextAction {
             step_id: Some(step.path.clone()),
             who: who.clone(),
-            form: form.map(|form| form.document().clone()),
+            form: form.as_ref().map(|form| form.document().clone()),
             needs: needs.clone(),
             danger,
             ..self.action(

@@ -98,8 +98,7 @@ impl<'a> View<'a> {
             _ => block.reason() == ReasonType::OutcomeUnknown,
         });
         let received = step.receipt.as_ref().is_some_and(|receipt| receipt.result.is_some());
-        let ended_unknown = self.run.head.unknown.contains(&step.path);
-        (asked || ended_unknown || step.state == StepState::Reconciling) && !received
+        (asked || step.unknown || step.state == StepState::Reconciling) && !received
     }
 }
 

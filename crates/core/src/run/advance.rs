@@ -8,7 +8,7 @@ use super::command::{Actor, Ask, Command, Effect, Json, Rejection, Reply};
 use super::event::{Entered, Event, Fact, Record};
 use super::fold::{Broken, fold, row_of};
 use super::lifecycle::{project, wake_at};
-use super::step::{Ref, Step};
+use super::step::{Connection, Ref, Step};
 use super::{Around, Warning, Working, decide, limits};
 use crate::contract::{Cause, Evidence, Failure, RunState};
 use crate::definition::{Definition, StepDef};
@@ -92,6 +92,8 @@ pub fn advance(
         effects: Vec::new(),
         groups: Vec::new(),
         finals_offered: false,
+        claimed_at: None,
+        works_again: Vec::new(),
         derived: 0,
     };
     let reply = decide::decide(&mut draft, &command.ask)?;
@@ -169,6 +171,10 @@ pub(super) struct Draft<'a> {
     pub groups: Vec<Path>,
     /// What a hold took back of the `finally` steps was offered again.
     pub finals_offered: bool,
+    /// When the lease began for which the worker speaks.
+    pub claimed_at: Option<Timestamp>,
+    /// Connections of which the command says that they work, whatever is known of them.
+    pub works_again: Vec<Connection>,
     derived: u32,
 }
 
@@ -204,7 +210,7 @@ impl<'a> Draft<'a> {
         };
         let from = self.run.head.state;
         fold(&mut self.run, &event)?;
-        let record = Record::seal(&event, from, self.run.head.hash)
+        let record = Record::seal(event, from, self.run.head.hash)
             .map_err(|error| Rejection::Bug(format!("an event cannot be written: {error}")))?;
         self.run.head.hash = record.hash;
         if let Some(path) = path {

@@ -9,7 +9,7 @@ use super::rerun::Carried;
 use super::step::{Connection, FieldFault, Progress, Receipt, Resource};
 use super::{Origin, Parent};
 use crate::contract::{Cause, Evidence, Failure, FailureClass, Refused, RunState};
-use crate::definition::{AtDeadline, EffectKind, RetryPolicy, WaitMode};
+use crate::definition::{AtDeadline, EffectKind, OnCancel, RetryPolicy, WaitMode};
 use crate::ids::{Digest, Epoch, Handler, Path, Queue, RunId, TaskId, WorkerId, WorkflowId};
 use crate::time::{Span, Timestamp};
 
@@ -287,6 +287,8 @@ pub struct ApprovalAsked {
     pub not_requester: bool,
     pub deadline: Option<Span>,
     pub at_deadline: Option<AtDeadline>,
+    /// JSON Schema of what a decision carries.
+    pub form: Option<Json>,
 }
 
 /// A step of a coded body that ended.
@@ -318,10 +320,29 @@ pub struct StepWait {
 #[derive(Clone, Debug)]
 pub enum CodedWait {
     Approval(Box<ApprovalAsked>),
-    Signal { names: Vec<String>, mode: WaitMode, deadline: Option<Span>, at_deadline: Option<AtDeadline> },
-    Sleep { until: Timestamp },
-    Child { workflow: WorkflowId, version: Option<u32>, input: Json },
-    Auth { tool: String, account: Option<String> },
+    Signal {
+        names: Vec<String>,
+        mode: WaitMode,
+        deadline: Option<Span>,
+        at_deadline: Option<AtDeadline>,
+    },
+    Sleep {
+        until: Timestamp,
+    },
+    Child {
+        workflow: WorkflowId,
+        version: Option<u32>,
+        input: Json,
+        /// False: the step ends when the child is started; its output is `{run_id}`.
+        wait: bool,
+        on_cancel: OnCancel,
+        deadline: Option<Span>,
+        at_deadline: Option<AtDeadline>,
+    },
+    Auth {
+        tool: String,
+        account: Option<String>,
+    },
 }
 
 impl CodedWait {

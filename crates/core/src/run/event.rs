@@ -1,13 +1,12 @@
 //! What happened, and how it is written: versioned, serialisable, chained by hashes.
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::command::{Actor, Outcome};
 use super::step::{
-    Answer, Block, Callback, ChildEnd, ChildRef, CodedStep, Connection, Decision, Group, Place, Proof, Receipt, Ref,
-    Resource, Task,
+    Answer, Block, Callback, ChildEnd, ChildRef, CodedStep, Connection, Decision, Group, NamedEffect, Place, Proof,
+    Receipt, Ref, Resource, Task,
 };
 use super::{Because, Cancel, Hold, Parent, Started, Warning};
 use crate::contract::{Cause, Evidence, Failure, Layer, RunState, StepState};
@@ -35,7 +34,7 @@ pub struct Event {
 macro_rules! facts {
     ($($(#[$doc:meta])* $variant:ident $(($inner:ty))? $({ $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })? = $kind:literal in $layer:ident),+ $(,)?) => {
         /// What an event says. Its kind is dotted and in the past tense.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Deserialize)]
         #[serde(tag = "kind", content = "payload")]
         pub enum Fact {
             $($(#[$doc])* #[serde(rename = $kind)] $variant $(($inner))? $({ $($(#[$field_doc])* $field: $type),* })?),+
@@ -52,8 +51,26 @@ macro_rules! facts {
             pub fn layer(&self) -> Layer {
                 match self { $(facts!(@pattern $variant $(($inner))? $({ $($field),* })?) => Layer::$layer),+ }
             }
+
+            /// What is stored as the payload of the event: its kind stands beside it.
+            fn content(&self) -> Result<Box<RawValue>, serde_json::Error> {
+                match self {
+                    $(facts!(@parts content $variant $(($inner))? $({ $($field),* })?) =>
+                        facts!(@write content $(($inner))? $({ $($(#[$field_doc])* $field: $type),* })?)),+
+                }
+            }
         }
     };
+    (@parts $content:ident $variant:ident) => { Fact::$variant };
+    (@parts $content:ident $variant:ident ($inner:ty)) => { Fact::$variant($content) };
+    (@parts $content:ident $variant:ident { $($field:ident),* }) => { Fact::$variant { $($field),* } };
+    (@write $content:ident) => { to_raw_value(&Nothing {}) };
+    (@write $content:ident ($inner:ty)) => { to_raw_value($content) };
+    (@write $content:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* }) => {{
+        #[derive(Serialize)]
+        struct Content<'a> { $($(#[$field_doc])* $field: &'a $type),* }
+        to_raw_value(&Content { $($field),* })
+    }};
     (@pattern $variant:ident) => { Fact::$variant };
     (@pattern $variant:ident ($inner:ty)) => { Fact::$variant(_) };
     (@pattern $variant:ident { $($field:ident),* }) => { Fact::$variant { .. } };
@@ -125,6 +142,9 @@ facts! {
         failure: Box<Failure>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after: Option<Span>,
+        /// How long its lease would have lasted, if it was taken away.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     } = "task.failed" in Task,
     TaskBlocked { epoch: Epoch, digest: Digest } = "task.blocked" in Task,
     TaskLost { owner: WorkerId, epoch: Epoch } = "task.lost" in Task,
@@ -135,6 +155,9 @@ facts! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         digest: Option<Digest>,
         reason: String,
+        /// How long its lease would have lasted, if it was taken away.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
     } = "task.canceled" in Task,
 
     /// A row for something that has no task of its own yet.
@@ -163,12 +186,18 @@ facts! {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         resources: Vec<Resource>,
         /// It can be undone.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         undoable: bool,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         tolerated: bool,
     } = "step.completed" in Step,
-    StepFailed { failure: Box<Failure>, tolerated: bool } = "step.failed" in Step,
+    StepFailed {
+        failure: Box<Failure>,
+        tolerated: bool,
+        /// Its effect may have happened and could be undone: a rollback looks at it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        undoable: bool,
+    } = "step.failed" in Step,
     StepSkipped {
         reason: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,22 +209,25 @@ facts! {
         output: Option<Ref>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<Box<Failure>>,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         undoable: bool,
     } = "step.case_handled" in Step,
     StepCanceled {
         reason: String,
         /// Its external effect may have happened.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         unknown: bool,
+        /// And could be undone: a rollback looks at it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        undoable: bool,
     } = "step.canceled" in Step,
     /// Back to the beginning of its attempt: withdrawn by a pause, corrected, or about to be issued again.
     StepReset {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Ref>,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         new_key: bool,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         granted: bool,
         /// The attempt that comes next, when this return costs one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -222,8 +254,10 @@ facts! {
         resources: Vec<Resource>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         receipt: Option<Receipt>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        effects: Vec<NamedEffect>,
         from: RunId,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_false")]
         undoable: bool,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         decisions: Vec<Decision>,
@@ -282,6 +316,14 @@ pub enum Carries {
     HistoryFull { events: u64 },
 }
 
+/// The content of a fact that says nothing but its kind.
+#[derive(Serialize)]
+struct Nothing {}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 fn is_ok(outcome: &Outcome) -> bool {
     *outcome == Outcome::Ok
 }
@@ -319,6 +361,9 @@ pub fn run_kind(state: RunState) -> &'static str {
     }
 }
 
+/// Bytes that most envelopes fit into.
+const USUAL_ENVELOPE: usize = 384;
+
 /// An event as it is stored and shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
@@ -354,7 +399,7 @@ pub enum Unreadable {
 
 impl Record {
     /// Writes an event down, chained to the one before it.
-    pub fn seal(event: &Event, from_state: Option<RunState>, previous: Digest) -> Result<Record, serde_json::Error> {
+    pub fn seal(event: Event, from_state: Option<RunState>, previous: Digest) -> Result<Record, serde_json::Error> {
         let to_state = match &event.fact {
             Fact::Entered(entered) => Some(entered.state),
             _ => None,
@@ -363,16 +408,16 @@ impl Record {
             seq: event.seq,
             v: VERSION,
             at: event.at,
-            actor: event.actor.clone(),
+            actor: event.actor,
             cause: event.cause,
             layer: event.fact.layer(),
             kind: event.fact.kind().to_owned(),
             from_state: if to_state.is_some() { from_state } else { None },
             to_state,
-            step_id: event.step_id.clone(),
+            step_id: event.step_id,
             attempt: event.attempt,
-            payload: payload_of(&event.fact)?,
-            evidence: event.evidence.clone(),
+            payload: event.fact.content()?,
+            evidence: event.evidence,
             hash: Digest::default(),
         };
         record.hash = record.chained_to(previous);
@@ -381,11 +426,12 @@ impl Record {
 
     /// The hash this event must have after `previous`: over everything that is stored of it.
     pub fn chained_to(&self, previous: Digest) -> Digest {
-        let mut hasher = Sha256::new();
-        hasher.update(previous.0);
+        // Gathered first: hashing many small pieces costs more than hashing them at once.
+        let mut envelope = Vec::with_capacity(USUAL_ENVELOPE);
+        envelope.extend_from_slice(&previous.0);
         let mut field = |bytes: &[u8]| {
-            hasher.update((bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
+            envelope.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            envelope.extend_from_slice(bytes);
         };
         field(&self.seq.to_le_bytes());
         field(&self.v.to_le_bytes());
@@ -403,7 +449,7 @@ impl Record {
         }
         // The payload's own digest, not its bytes: a payload that must be erased leaves a chain that can be checked.
         field(&Digest::of(self.payload.get().as_bytes()).0);
-        Digest(hasher.finalize().into())
+        Digest::of(&envelope)
     }
 
     /// Reads it back. Nothing that a store can hold makes this panic.
@@ -427,16 +473,6 @@ impl Record {
             evidence: self.evidence.clone(),
             fact,
         })
-    }
-}
-
-/// Only the content of the fact: its kind stands in the record already.
-fn payload_of(fact: &Fact) -> Result<Box<RawValue>, serde_json::Error> {
-    let tagged = serde_json::to_string(fact)?;
-    // `{"kind":"…","payload":…}`; a fact without content has no payload.
-    match tagged.find(",\"payload\":") {
-        Some(start) => RawValue::from_string(tagged[start + 11..tagged.len() - 1].to_owned()),
-        None => RawValue::from_string("{}".to_owned()),
     }
 }
 

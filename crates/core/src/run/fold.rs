@@ -7,6 +7,7 @@ use super::step::{Answered, ItemFailure, Lease, Live, NamedEffect, Place, Role, 
 use super::{Brief, Detached, Finally, Head, Mail, OneStep, Phase, Working, limits};
 use crate::contract::{BodyState, FailureClass, Refused, RunState, StepState, TaskState, lookup};
 use crate::ids::{Digest, Path};
+use crate::time::Timestamp;
 
 /// A log that the rules did not write.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -168,9 +169,10 @@ fn fold_row(run: &mut Working, event: &Event) -> Result<(), Broken> {
         (None, None) => return Err(Broken::NoRow { seq: event.seq, path }),
     };
     let step = Arc::make_mut(&mut row);
-    let was = step.state;
+    let (was, was_unknown) = (step.state, step.unknown);
     let folded = fold_step(step, event);
     if folded.is_ok() {
+        count_unknown(&mut run.head, step, was, was_unknown, event);
         if can_be_undone(&event.fact) {
             // The stack of undos hangs together through the rows, so that it costs the same however long it is.
             step.undo_next = run.head.undo_first.replace(path.clone());
@@ -215,6 +217,7 @@ fn end_step(step: &mut Step, to: StepState, event: &Event) -> Result<(), Broken>
     step.task = None;
     step.live = None;
     step.block = None;
+    step.unknown = false;
     move_step(step, to, event)
 }
 
@@ -231,13 +234,38 @@ fn end_task(step: &mut Step, to: TaskState, event: &Event) -> Result<TaskKind, B
     if let (Some(lease), Some(digest)) = (&task.lease, said(&event.fact)) {
         step.answered = Some(Answered { task_id: task.id, epoch: lease.epoch, digest });
     }
+    step.lease_until = step.lease_until.max(taken_away_until(&event.fact));
+    if costs_no_attempt(&event.fact) {
+        match task.kind {
+            TaskKind::Reconcile => step.probe_attempt = step.probe_attempt.saturating_sub(1),
+            TaskKind::Compensate => step.undo_attempt = step.undo_attempt.saturating_sub(1),
+            // A step's next attempt stands in the event that issues it.
+            TaskKind::Step | TaskKind::Body => {}
+        }
+    }
     Ok(task.kind)
+}
+
+/// Withdrawn, given back, or held up by a connection: the probe or undo has not been tried.
+fn costs_no_attempt(fact: &Fact) -> bool {
+    match fact {
+        Fact::TaskCanceled { .. } | Fact::TaskBlocked { .. } => true,
+        Fact::TaskFailed { failure, .. } => failure.class == FailureClass::Auth,
+        _ => false,
+    }
 }
 
 fn said(fact: &Fact) -> Option<Digest> {
     match fact {
         Fact::TaskCompleted { digest, .. } | Fact::TaskBlocked { digest, .. } => Some(*digest),
         Fact::TaskFailed { digest, .. } | Fact::TaskCanceled { digest, .. } => *digest,
+        _ => None,
+    }
+}
+
+fn taken_away_until(fact: &Fact) -> Option<Timestamp> {
+    match fact {
+        Fact::TaskFailed { until, .. } | Fact::TaskCanceled { until, .. } => *until,
         _ => None,
     }
 }
@@ -258,16 +286,20 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             match task.kind {
                 TaskKind::Step | TaskKind::Body => {
                     step.attempt = *attempt;
-                    step.side_attempt = 0;
+                    step.probe_attempt = 0;
                     step.input = Some(task.input.clone());
                     step.deadline_at = step.deadline_at.or(*deadline_at);
                     move_step(step, StepState::Issued, event)?;
                 }
-                TaskKind::Reconcile | TaskKind::Compensate => {
-                    step.side_attempt = *attempt;
+                TaskKind::Reconcile => {
+                    step.probe_attempt = *attempt;
                     if step.state != StepState::Compensating {
                         move_step(step, StepState::Reconciling, event)?;
                     }
+                }
+                TaskKind::Compensate => {
+                    step.undo_attempt = *attempt;
+                    step.probe_attempt = 0;
                 }
             }
             step.task = Some((**task).clone());
@@ -359,8 +391,10 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.failure = None;
             step.answers.clear();
         }
-        Fact::StepFailed { failure, tolerated } => {
+        Fact::StepFailed { failure, tolerated, .. } => {
             end_step(step, StepState::Failed, event)?;
+            // What stands for items and rounds causes nothing itself.
+            step.unknown = failure.class == FailureClass::OutcomeUnknown && step.group_of.is_none();
             step.failure = Some((**failure).clone());
             step.tolerated = *tolerated;
         }
@@ -370,7 +404,10 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.output = output.clone();
             step.failure = failure.as_deref().cloned();
         }
-        Fact::StepCanceled { .. } => end_step(step, StepState::Canceled, event)?,
+        Fact::StepCanceled { unknown, .. } => {
+            end_step(step, StepState::Canceled, event)?;
+            step.unknown = *unknown;
+        }
         Fact::StepReset { input, new_key, granted, attempt } => {
             step.attempt = attempt.unwrap_or(step.attempt);
             step.task = None;
@@ -385,6 +422,7 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
                 move_step(step, StepState::Pending, event)?;
             }
         }
+        Fact::StepReconciled { .. } => step.probe_attempt = 0,
         Fact::StepUnneeded => step.unneeded = true,
         Fact::JoinDecided { met } => {
             if let Some(group) = &mut step.group_of {
@@ -397,7 +435,8 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             }
         }
         Fact::StepCompensating => {
-            step.side_attempt = 0;
+            step.undo_attempt = 0;
+            step.probe_attempt = 0;
             move_step(step, StepState::Compensating, event)?;
         }
         Fact::StepCompensated { proof } => {
@@ -408,12 +447,13 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             end_step(step, StepState::UndoFailed, event)?;
             step.failure = Some((**failure).clone());
         }
-        Fact::StepCarried { state, input, output, resources, receipt, decisions, coded, .. } => {
+        Fact::StepCarried { state, input, output, resources, receipt, effects, decisions, coded, .. } => {
             end_step(step, *state, event)?;
             step.input = input.clone();
             step.output = output.clone();
             step.resources = resources.clone();
             step.receipt = receipt.clone();
+            step.effects = effects.clone();
             step.decisions = decisions.clone();
             step.coded = coded.clone();
             step.proof = Some(super::step::Proof { by: super::step::ProofBy::Carried, at: event.at });
@@ -573,22 +613,31 @@ fn count(run: &mut Working, step: &Step, was: StepState, event: &Event) {
             head.last_decided = Some((step.path.clone(), decision.by.clone()));
         }
         Fact::BodyRecalled { steps, epoch } => recall(run, steps, *epoch),
-        Fact::StepCanceled { unknown, .. } => {
-            head.unknown.retain(|path| *path != step.path);
-            if *unknown {
-                head.unknown.push(step.path.clone());
-            }
-        }
-        Fact::StepFailed { failure, .. } => {
-            head.unknown.retain(|path| *path != step.path);
-            if failure.class == FailureClass::OutcomeUnknown {
-                head.unknown.push(step.path.clone());
-            }
-        }
         _ => {}
     }
     if step.state != was {
         count_moved(run, step, was);
+    }
+}
+
+/// Unknown steps hang together through their rows as undos do, so that one more costs the same among 10,000.
+fn count_unknown(head: &mut Head, step: &mut Step, was: StepState, was_unknown: bool, event: &Event) {
+    let path = &step.path;
+    match (was_unknown, step.unknown) {
+        (false, true) => head.unknown.push(path.clone()),
+        (true, false) => head.unknown.remove(path),
+        (false, false) | (true, true) => {}
+    }
+    // A rollback begins to look at it.
+    let looked_at = was_unknown && was.is_ended() && step.state != was;
+    if looked_at && head.unknown_first.as_ref() == Some(path) {
+        head.unknown_first = step.unknown_next.take();
+        head.unknown_left = head.unknown_left.saturating_sub(1);
+    }
+    if let Fact::StepCanceled { undoable: true, .. } | Fact::StepFailed { undoable: true, .. } = event.fact {
+        let path = path.clone();
+        step.unknown_next = head.unknown_first.replace(path);
+        head.unknown_left += 1;
     }
 }
 
@@ -615,9 +664,6 @@ fn count_moved(run: &mut Working, step: &Step, was: StepState) {
     }
     if !step.state.is_ended() {
         return;
-    }
-    if !matches!(step.state, StepState::Canceled | StepState::Failed) {
-        head.unknown.retain(|path| *path != step.path);
     }
     if was.is_ended() && was != StepState::Canceled {
         return;

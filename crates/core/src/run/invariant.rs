@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::decide::coded::BODY;
 use super::event::{Fact, Record};
 use super::fold::row_of;
 use super::lifecycle::{project, wake_at};
-use super::step::{Step, Wait};
+use super::step::{Step, TaskKind, Wait};
 use super::{Finally, Phase, Working};
 use crate::contract::{ReasonType, RunState, StepState, lookup};
 use crate::ids::{Digest, Epoch, Path};
@@ -39,6 +40,7 @@ pub fn broken(run: &Working, woken_at: Option<Timestamp>, serving_since: Timesta
     decisions(run, &mut found);
     groups(run, &mut found);
     undo_stack(run, &mut found);
+    unknown_stack(run, &mut found);
     required(run, state, &mut found);
     found
 }
@@ -192,6 +194,26 @@ fn undo_stack(run: &Working, found: &mut Vec<Violation>) {
     }
 }
 
+/// C6: what a rollback looks at first are steps that ended unknown, and the head counts those that are.
+fn unknown_stack(run: &Working, found: &mut Vec<Violation>) {
+    let unknown = run.steps.values().flatten().filter(|step| step.unknown).count();
+    if run.head.unknown.count != unknown as u64 {
+        found
+            .push(violated("C6", format!("{} unknown steps are counted, there are {unknown}", run.head.unknown.count)));
+    }
+    let (mut stacked, mut next) = (0, run.head.unknown_first.as_ref());
+    while let Some(step) = next.and_then(|path| run.step(path.as_str())).filter(|_| stacked <= unknown) {
+        stacked += 1;
+        if !step.unknown || !matches!(step.state, StepState::Canceled | StepState::Failed) {
+            found.push(violated("C6", format!("{} is to be looked at and is {}", step.path, step.state)));
+        }
+        next = step.unknown_next.as_ref();
+    }
+    if stacked != run.head.unknown_left as usize {
+        found.push(violated("C6", format!("{} are to be looked at, {stacked} are stacked", run.head.unknown_left)));
+    }
+}
+
 /// I4: each state has what it must carry.
 fn required(run: &Working, state: RunState, found: &mut Vec<Violation>) {
     let head = &run.head;
@@ -242,6 +264,10 @@ pub struct LogReader {
     completed: BTreeMap<Path, u32>,
     undone: BTreeSet<Path>,
     completed_order: Vec<Path>,
+    /// How long the leases would have lasted that were taken away.
+    taken_away: BTreeMap<Path, Timestamp>,
+    /// Rows that are executed under the lease of a body.
+    coded: BTreeSet<Path>,
 }
 
 impl LogReader {
@@ -294,8 +320,15 @@ impl LogReader {
     fn facts(&mut self, fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
         let Some(path) = &record.step_id else { return };
         let row = row_of(path);
+        if let Fact::TaskFailed { until: Some(until), .. } | Fact::TaskCanceled { until: Some(until), .. } = fact {
+            let known = self.taken_away.entry(row.clone()).or_insert(*until);
+            *known = (*known).max(*until);
+        }
         match fact {
-            Fact::TaskIssued { attempt, .. } => {
+            Fact::TaskIssued { attempt, task, .. } => {
+                if task.kind == TaskKind::Reconcile {
+                    self.looks_too_early(&row, record, found);
+                }
                 if self.leases.contains_key(&row) {
                     found.push(violated("I16", format!("{path} is issued while it is leased")));
                 }
@@ -319,6 +352,9 @@ impl LogReader {
             }
             Fact::TaskLost { epoch, .. } => self.lease_ends(&row, Some(*epoch), record, found),
             Fact::TaskCanceled { epoch, .. } => self.lease_ends(&row, *epoch, record, found),
+            Fact::StepEntered { coded: Some(_), .. } => {
+                self.coded.insert(row);
+            }
             Fact::StepCompleted { undoable, .. } => {
                 let times = self.completed.entry(path.clone()).or_default();
                 *times += 1;
@@ -343,6 +379,18 @@ impl LogReader {
                 self.completed_order.push(path.clone());
             }
             _ => {}
+        }
+    }
+
+    /// C6 (section 6 of the contract): nobody looks for an effect before the lease of whoever may still cause it is over.
+    fn looks_too_early(&self, row: &Path, record: &Record, found: &mut Vec<Violation>) {
+        let own = self.taken_away.get(row);
+        let of_body = self.taken_away.get(BODY).filter(|_| self.coded.contains(row));
+        if let Some(until) = own.max(of_body).filter(|until| **until > record.at) {
+            found.push(violated(
+                "C6",
+                format!("{row} is probed at {}; its old worker may act until {until}", record.at),
+            ));
         }
     }
 

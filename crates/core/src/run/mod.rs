@@ -51,40 +51,68 @@ pub struct Head {
     pub state: Option<RunState>,
     pub since: Timestamp,
     pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub epoch: Epoch,
     pub phase: Phase,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub body: Option<BodyState>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub hold: Option<Hold>,
     /// Who asked for a cancel, and why; it stays known when the run has ended.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub canceled: Option<Cancel>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub finally: Finally,
     /// It never changes, so it is stored apart and shared.
     #[serde(skip_serializing, default = "nothing_said")]
     pub started: Arc<Started>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub ended_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub output: Option<Ref>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub failure: Option<Failure>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub warnings: Newest<Warning>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub evidence: Newest<Evidence>,
     /// One entry for each declared step.
     pub plan: Vec<Brief>,
     /// The completed step that would be undone first; the rest hangs on it (`Step::undo_next`).
+    #[serde(default, skip_serializing_if = "is_default")]
     pub undo_first: Option<Path>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub undo_left: u32,
-    /// External steps that ended without anybody knowing whether their effect happened.
-    pub unknown: Vec<Path>,
+    /// External steps that ended without anybody knowing whether their effect happened (`Step::unknown`).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unknown: Newest<Path>,
+    /// The one of them that a rollback looks at first; the rest hangs on it (`Step::unknown_next`).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unknown_first: Option<Path>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unknown_left: u32,
     /// Signals that came before anybody waited for them.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mailbox: BTreeMap<String, Vec<Mail>>,
     /// The approval that was decided last, and by whom: an answer that names no step may be a repetition of that one.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub last_decided: Option<(Path, String)>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub children: u32,
     /// Children that are not waited for.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub detached: BTreeMap<Path, Detached>,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub coded: Coded,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub history_full: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub warned_of_length: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub pinned: bool,
 }
 
@@ -226,8 +254,10 @@ pub enum Finally {
 pub struct Brief {
     pub state: StepState,
     /// From 1; a jump back raises it.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
     pub visit: u32,
     /// Its failure does not fail the run.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tolerated: bool,
 }
 
@@ -289,6 +319,14 @@ impl<T> Newest<T> {
     }
 }
 
+impl<T: PartialEq> Newest<T> {
+    /// Takes an entry back that was pushed once.
+    pub fn remove(&mut self, entry: &T) {
+        self.count = self.count.saturating_sub(1);
+        self.newest.retain(|known| known != entry);
+    }
+}
+
 impl<T> Default for Newest<T> {
     fn default() -> Newest<T> {
         Newest { count: 0, newest: Vec::new() }
@@ -334,6 +372,8 @@ pub mod limits {
     pub const DEPTH: u32 = 32;
     pub const MAILBOX: usize = 256;
     pub const NAMED_EFFECTS: usize = 1_000;
+    /// The schema of a form that a task or a body asks for: it stands in events, so that its page needs no payload.
+    pub const FORM_BYTES: usize = 16 << 10;
     pub const LEASE: Span = Span::from_secs(30);
     pub const GRACE: Span = Span::from_secs(30);
     /// Items of a list are stored in pieces of this many, so that issuing one reads one piece.
@@ -342,6 +382,19 @@ pub mod limits {
     pub const LISTED_ANSWERS: usize = 100;
     /// Steps that one document can declare.
     pub const STEPS: usize = 1_000;
+}
+
+/// Rows are written at every step, so that what says nothing is left out of them.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn first() -> u32 {
+    1
+}
+
+fn is_first(visit: &u32) -> bool {
+    *visit == 1
 }
 
 /// What a run was started with before it was.
@@ -398,7 +451,9 @@ impl Working {
             plan: Vec::new(),
             undo_first: None,
             undo_left: 0,
-            unknown: Vec::new(),
+            unknown: Newest::default(),
+            unknown_first: None,
+            unknown_left: 0,
             mailbox: BTreeMap::new(),
             last_decided: None,
             children: 0,

@@ -3,11 +3,12 @@
 use serde::Serialize;
 
 use super::command::{Json, Rejection};
-use super::step::{CodedStep, Decision, FieldFault, Receipt, Resource, Role, Step};
+use super::step::{CodedStep, Decision, FieldFault, NamedEffect, Receipt, Ref, Resource, Role, Step};
 use super::{Head, Origin, OriginKind};
 use crate::contract::StepState;
 use crate::definition::{Action, Definition, EffectKind, StepDef};
 use crate::ids::{Epoch, Path, RunId};
+use crate::time::Timestamp;
 
 /// A checkpoint that a new run takes over.
 #[derive(Clone, Debug)]
@@ -23,9 +24,21 @@ pub struct Carried {
     pub output: Option<Json>,
     pub resources: Vec<Resource>,
     pub receipt: Option<Receipt>,
+    /// Named effects that happened.
+    pub effects: Vec<CarriedEffect>,
     pub decisions: Vec<Decision>,
     pub coded: Option<Box<CodedStep>>,
     pub from: RunId,
+}
+
+/// An effect inside a carried step, with what the outside world gave back for it.
+#[derive(Clone, Debug)]
+pub struct CarriedEffect {
+    pub name: String,
+    pub intended_at: Timestamp,
+    pub external_id: Option<String>,
+    pub result: Option<Json>,
+    pub at: Timestamp,
 }
 
 /// What a rerun would do. A dry run shows it.
@@ -124,6 +137,7 @@ impl Carried {
             resources: row.resources.clone(),
             // What the receipt's result said is in the output; its payload belongs to the old run.
             receipt: row.receipt.clone().map(|receipt| Receipt { result: None, ..receipt }),
+            effects: row.effects.iter().filter_map(CarriedEffect::of).collect(),
             decisions: row.decisions.clone(),
             // The new body has asked for nothing yet.
             coded: row
@@ -133,6 +147,42 @@ impl Carried {
             from: from.clone(),
         }
     }
+}
+
+impl Carried {
+    /// The payloads that `with_results` needs: what receipts of named effects said, by name.
+    pub fn results_of(row: &Step) -> impl Iterator<Item = (&str, &Ref)> {
+        row.effects.iter().filter_map(|effect| Some((effect.name.as_str(), effect.receipt.as_ref()?.result.as_ref()?)))
+    }
+
+    /// Adds what the receipts of named effects said: an undo of the new run gets it as that of the old one would have.
+    pub fn with_results(mut self, row: &Step, read: impl Fn(&Ref) -> Option<Json>) -> Carried {
+        for (name, result) in Carried::results_of(row) {
+            if let Some(effect) = self.effects.iter_mut().find(|effect| effect.name == name) {
+                effect.result = read(result);
+            }
+        }
+        self
+    }
+}
+
+impl CarriedEffect {
+    /// Nothing is carried of an effect that did not happen, or of which nobody knows.
+    fn of(effect: &NamedEffect) -> Option<CarriedEffect> {
+        let receipt = effect.receipt.as_ref()?;
+        Some(CarriedEffect {
+            name: effect.name.clone(),
+            intended_at: effect.intended_at,
+            external_id: receipt.external_id.clone(),
+            result: None,
+            at: receipt.at,
+        })
+    }
+}
+
+/// Whether the outside world has answered for it, as a whole or for an effect inside it.
+fn has_receipt(row: &Step) -> bool {
+    row.receipt.is_some() || row.effects.iter().any(|effect| effect.receipt.is_some())
 }
 
 fn unknown_step(id: &str) -> Rejection {
@@ -217,7 +267,7 @@ fn describe(source: Source<'_>, step: &StepDef, carried: bool, plan: &mut RerunP
     }
     if carried {
         plan.carried.push(step.id.clone());
-        if before.is_some_and(|row| row.receipt.is_some()) {
+        if before.is_some_and(has_receipt) {
             plan.receipts_reused.push(step.id.clone());
         }
         return;
@@ -225,9 +275,10 @@ fn describe(source: Source<'_>, step: &StepDef, carried: bool, plan: &mut RerunP
     plan.executed.push(step.id.clone());
     let happened = before.is_some_and(|row| {
         let done = matches!(row.state, StepState::Completed | StepState::Compensated | StepState::UndoFailed);
-        done || row.receipt.is_some() || source.head.unknown.contains(&row.path)
+        done || has_receipt(row) || row.unknown
     });
-    if happened && step.effect != EffectKind::None {
+    let named = before.is_some_and(|row| row.effects.iter().any(|effect| effect.receipt.is_some()));
+    if named || happened && step.effect != EffectKind::None {
         plan.effects_repeated.push(step.id.clone());
     }
     if matches!(step.action, Action::Approval(_)) {
@@ -247,6 +298,9 @@ fn plan_coded(source: Source<'_>, from_step: Option<&str>) -> Result<(RerunPlan,
         let before = start.is_none_or(|start| row.path != start.path && row.started_at <= start.started_at);
         if row.state == StepState::Completed && before {
             plan.carried.push(row.path.to_string());
+            if has_receipt(row) {
+                plan.receipts_reused.push(row.path.to_string());
+            }
             paths.push(row.path.clone());
         } else {
             plan.executed.push(row.path.to_string());

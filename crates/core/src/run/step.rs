@@ -36,6 +36,10 @@ pub struct Place {
     pub visit: u32,
 }
 
+fn yes() -> bool {
+    true
+}
+
 fn first_visit() -> u32 {
     1
 }
@@ -74,47 +78,89 @@ pub struct Step {
     pub state: StepState,
     pub since: Timestamp,
     /// The attempt that is under way, or was the last.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub attempt: u32,
     /// Attempts that operators granted beyond the policy.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub granted: u32,
     /// Part of the idempotency key; it grows only when an operator says so.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub group: u32,
     pub started_at: Timestamp,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub ended_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub deadline_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub input: Option<Ref>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub output: Option<Ref>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub task: Option<Task>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub block: Option<Block>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub failure: Option<Failure>,
     /// Its failure or absence does not fail the run.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub tolerated: bool,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub proof: Option<Proof>,
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub retry_safe: bool,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub resources: Vec<Resource>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub receipt: Option<Receipt>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub effects: Vec<NamedEffect>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub answers: Vec<Answer>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub callbacks: Vec<Callback>,
     /// Workers whose leases were lost on this input.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub losses: Vec<WorkerId>,
     /// Since when rate limits have kept it from an attempt.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub limited_since: Option<Timestamp>,
     /// The connection's generation for which it was last issued again.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub generation: u64,
+    /// A worker from which its lease was taken away may act until then: nobody looks for the effect before.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub lease_until: Option<Timestamp>,
     /// Its result is not needed any more: a join was decided or a jump passed it.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub unneeded: bool,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub group_of: Option<Box<Group>>,
     /// The completed step that is undone after this one.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub undo_next: Option<Path>,
-    /// Attempts of the probe and of the undo that is under way.
-    pub side_attempt: u32,
+    /// It ended without anybody knowing whether its external effect happened.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub unknown: bool,
+    /// The unknown step that a rollback looks at after this one.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub unknown_next: Option<Path>,
+    /// Attempts of the probe that is under way: of the step's own, or of its undo's. A verdict ends the count.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub probe_attempt: u32,
+    /// Attempts of the undo.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub undo_attempt: u32,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub decisions: Vec<Decision>,
     /// The last answer a worker gave, so that its repetition is recognised.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub answered: Option<Answered>,
     /// How a step inside a coded body was declared.
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub coded: Option<Box<CodedStep>>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub child: Option<ChildRef>,
+    #[serde(default, skip_serializing_if = "super::is_default")]
     pub evidence: Vec<Evidence>,
     /// Liveness, beside the log: outside fold and hash, and stored apart.
     #[serde(skip)]
@@ -202,6 +248,9 @@ pub enum Wait {
         connection: Connection,
         /// What is issued again when the connection works.
         during: TaskKind,
+        /// This attempt was not issued: the connection was known to be broken.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        untried: bool,
     },
     Approval(Box<ApprovalWait>),
     Signal {
@@ -284,6 +333,9 @@ pub struct ApprovalWait {
     /// An approval that a task asked for: the answer goes to the task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_by_task: bool,
+    /// JSON Schema of what a decision carries, if it was asked for; a declared approval has it in its document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<serde_json::Value>,
 }
 
 /// One person's answer.
@@ -495,10 +547,14 @@ impl Step {
             losses: Vec::new(),
             limited_since: None,
             generation: 0,
+            lease_until: None,
             unneeded: false,
             group_of: None,
             undo_next: None,
-            side_attempt: 0,
+            unknown: false,
+            unknown_next: None,
+            probe_attempt: 0,
+            undo_attempt: 0,
             decisions: Vec::new(),
             answered: None,
             coded: None,
@@ -519,6 +575,15 @@ impl Step {
 
     pub fn is_leased(&self) -> bool {
         self.lease().is_some()
+    }
+
+    /// Which attempt a task of this kind is: steps, probes and undos count for themselves.
+    pub fn attempt_of(&self, kind: TaskKind) -> u32 {
+        match kind {
+            TaskKind::Step | TaskKind::Body => self.attempt,
+            TaskKind::Reconcile => self.probe_attempt,
+            TaskKind::Compensate => self.undo_attempt,
+        }
     }
 
     /// A task that anybody may claim.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use abide_core::contract::{FailureClass, RunState};
-use abide_core::definition::{Definition, EffectKind, WaitMode};
+use abide_core::definition::{Definition, EffectKind, OnCancel, WaitMode};
 use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, RunId, TaskId, WorkerId, WorkflowId};
 use abide_core::run::command::*;
 use abide_core::run::invariant;
@@ -42,6 +42,8 @@ impl<'d> Explorer<'d> {
         let mut around = Around { serving_since: START, groups: vec!["manager".into()], ..Around::default() };
         let drive = Connection { tool: "drive".into(), account: "acme".into() };
         around.connections.insert(drive, ConnectionFacts { broken: choice.1.is_multiple_of(2), ..Default::default() });
+        let default = Connection { tool: "drive".into(), account: "default".into() };
+        around.connections.insert(default, ConnectionFacts::default());
         let mut explorer = Explorer {
             definition,
             memory,
@@ -265,7 +267,22 @@ impl<'d> Explorer<'d> {
             tool: (b.is_multiple_of(2)).then(|| "drive".into()),
             ..Fault::default()
         };
-        self.ask(Actor::worker(worker.as_str()), Ask::Fail { holding, fault });
+        self.ask_twice(&worker, Ask::Fail { holding, fault });
+    }
+
+    /// A worker that did not hear the reply says the same again: it is told the same, and nothing changes.
+    fn ask_twice(&mut self, worker: &WorkerId, ask: Ask) {
+        let released = match self.ask(Actor::worker(worker.as_str()), ask.clone()) {
+            Some(Reply::Body { next: Next::Continue | Next::Canceled, .. }) | None => return,
+            Some(reply) => matches!(reply, Reply::Body { .. }),
+        };
+        let log = self.memory.log.len();
+        match self.ask(Actor::worker(worker.as_str()), ask) {
+            Some(Reply::Body { next: Next::Released, .. }) if released => {}
+            Some(Reply::Replayed) if !released => {}
+            other => panic!("a repeated answer is answered {other:?}\n{}", self.story()),
+        }
+        assert_eq!(self.memory.log.len(), log, "a repeated answer changes something");
     }
 
     fn block(&mut self, a: u8, b: u8) {
@@ -290,7 +307,7 @@ impl<'d> Explorer<'d> {
             6 => BlockOn::Operator { reason: "look at this".into(), recommended: None },
             _ => BlockOn::Child { workflow: WorkflowId::from("sequence"), input: "{}".into() },
         };
-        self.ask(Actor::worker(worker.as_str()), Ask::Block { holding, on, message: None });
+        self.ask_twice(&worker, Ask::Block { holding, on, message: None });
     }
 
     fn other_worker_word(&mut self, a: u8, b: u8) {
@@ -521,17 +538,14 @@ impl<'d> Explorer<'d> {
                     at_deadline: None,
                 },
             }],
-            3 => vec![StepWait {
-                step_id: Path::from("kid"),
-                on: CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() },
-            }],
+            3 => vec![StepWait { step_id: Path::from("kid"), on: child(!a.is_multiple_of(4), a) }],
             4 => vec![StepWait {
                 step_id: Path::from("auth"),
                 on: CodedWait::Auth { tool: "drive".into(), account: None },
             }],
             _ => Vec::new(),
         };
-        self.ask(Actor::worker(worker.as_str()), Ask::Steps { holding, done, begin, wait });
+        self.ask_twice(&worker, Ask::Steps { holding, done, begin, wait });
     }
 
     fn senseless(&mut self, a: u8, b: u8) {
@@ -637,9 +651,7 @@ impl<'d> Explorer<'d> {
                 on: match kind.as_str() {
                     "approval" => CodedWait::Approval(Box::new(approval(0))),
                     "sleep" => CodedWait::Sleep { until: self.now },
-                    "child" => {
-                        CodedWait::Child { workflow: WorkflowId::from("sequence"), version: None, input: "{}".into() }
-                    }
+                    "child" => child(true, 0),
                     "auth" => CodedWait::Auth { tool: "drive".into(), account: None },
                     _ => CodedWait::Signal {
                         names: vec!["left".into()],
@@ -657,6 +669,18 @@ impl<'d> Explorer<'d> {
     }
 }
 
+fn child(wait: bool, a: u8) -> CodedWait {
+    CodedWait::Child {
+        workflow: WorkflowId::from("sequence"),
+        version: None,
+        input: "{}".into(),
+        wait,
+        on_cancel: if a.is_multiple_of(3) { OnCancel::Leave } else { OnCancel::Cancel },
+        deadline: None,
+        at_deadline: None,
+    }
+}
+
 fn approval(b: u8) -> ApprovalAsked {
     ApprovalAsked {
         title: "May I?".into(),
@@ -666,6 +690,7 @@ fn approval(b: u8) -> ApprovalAsked {
         not_requester: false,
         deadline: (b.is_multiple_of(2)).then_some(Span::from_secs(60)),
         at_deadline: None,
+        form: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use abide_core::contract::{FailureKind, RunState::*, StepState};
 use abide_core::ids::Digest;
-use abide_core::run::command::{Actor, Ask, Reply};
+use abide_core::run::command::{Actor, ApprovalAsked, Ask, BlockOn, Reply};
 use abide_core::time::Span;
 
 use crate::given::*;
@@ -215,6 +215,7 @@ fn a_second_approval_of_the_same_task_is_decided_anew() {
             not_requester: false,
             deadline: None,
             at_deadline: None,
+            form: None,
         };
         blocked("a", BlockOn::Approval(Box::new(asked)))
     };
@@ -223,4 +224,31 @@ fn a_second_approval_of_the_same_task_is_decided_anew() {
         .when(approved("a", "ana"))
         .then(["approval.given"])
         .then_reply(Reply::Recorded);
+}
+
+#[test]
+fn an_approval_that_a_task_asks_for_checks_its_form() {
+    let asked_for = ApprovalAsked {
+        title: "Send?".into(),
+        subject: "{}".into(),
+        approvers: vec!["ana".into()],
+        quorum: 1,
+        not_requester: false,
+        deadline: None,
+        at_deadline: None,
+        form: Some(r#"{"type":"object","required":["why"]}"#.into()),
+    };
+    let run = steps(&["a"]).after([claimed("a"), blocked("a", BlockOn::Approval(Box::new(asked_for)))]);
+    run.clone().when(approved("a", "ana")).then_rejected("validation-failed");
+    run.after([asked(Ask::Decide {
+        step_id: None,
+        by: "ana".into(),
+        approve: true,
+        comment: None,
+        form: Some(r#"{"why":"it is due"}"#.into()),
+        subject_digest: None,
+        via: None,
+    })])
+    .state(Queued)
+    .check(|run| assert_eq!(run.row("a").answers.len(), 1));
 }

@@ -1,7 +1,7 @@
 //! Coded workflows: steps match by name, results are handed back, a body that changed is noticed.
 
 use abide_core::contract::{FailureClass, ReasonType, RunState::*, StepState};
-use abide_core::definition::EffectKind;
+use abide_core::definition::{AtDeadline, EffectKind, OnCancel};
 use abide_core::ids::Path;
 use abide_core::run::command::*;
 use abide_core::time::Span;
@@ -42,6 +42,22 @@ fn done(step: &str, output: &str) -> StepDone {
 fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
     let holding = run.holding("body");
     run.when(asked(Ask::Steps { holding, done, begin, wait }))
+}
+
+fn child(wait: bool, on_cancel: OnCancel) -> CodedWait {
+    CodedWait::Child {
+        workflow: "sub".into(),
+        version: None,
+        input: "{}".into(),
+        wait,
+        on_cancel,
+        deadline: Some(Span::from_secs(60)),
+        at_deadline: Some(AtDeadline::Fail),
+    }
+}
+
+fn waiting(id: &str, on: CodedWait) -> Vec<StepWait> {
+    vec![StepWait { step_id: Path::from(id), on }]
 }
 
 fn next(run: &Given) -> Option<Next> {
@@ -163,6 +179,7 @@ fn approvals_signals_and_children_of_a_body_are_waits_of_the_run() {
         not_requester: false,
         deadline: None,
         at_deadline: None,
+        form: None,
     };
     said(at_work(), vec![], vec![], wait("ok", CodedWait::Approval(Box::new(asked_for))))
         .state(WaitingOnApproval)
@@ -178,7 +195,7 @@ fn approvals_signals_and_children_of_a_body_are_waits_of_the_run() {
         .state(WaitingOnTool)
         .after([signal("go", "5")])
         .output("go", "5");
-    let child = CodedWait::Child { workflow: "sub".into(), version: None, input: "{}".into() };
+    let child = child(true, OnCancel::Cancel);
     said(at_work(), vec![], vec![], wait("kid", child))
         .state(WaitingOnChild)
         .after([child_ended("kid", Succeeded, Some("9"))])
@@ -233,4 +250,130 @@ fn a_rerun_of_a_body_asks_again_for_what_was_carried() {
     let again = given(CODED).after([Act::Start(Box::new(start)), claimed("body")]);
     let again = said(again, vec![], vec![begin("search")], vec![]).then(["body.recalled"]);
     said(again, vec![], vec![begin("write")], vec![]).then(["step.entered"]);
+}
+
+#[test]
+fn a_step_whose_body_lost_its_lease_to_the_grace_is_not_probed_before_that_lease_is_over() {
+    let grace = Some(Span::from_secs(2));
+    said(at_work(), vec![], vec![external("pay")], vec![])
+        .after([asked(Ask::Cancel { reason: "no".into(), undo: None, grace }), passed("2s")])
+        .state(Compensating)
+        .check(|run| assert!(run.row("pay").task.is_none(), "probed at once\n{}", run.story()))
+        .when(passed("28s"))
+        .then(["task.issued"])
+        .log_holds();
+}
+
+#[test]
+fn a_body_that_waits_for_a_connection_reconnected_in_the_meantime_goes_on() {
+    let facts = abide_core::run::ConnectionFacts {
+        generation: 1,
+        reconnected_at: Some(BEGIN + Span::from_secs(5)),
+        broken: false,
+    };
+    let run = at_work().connection("drive", "default", facts).after([skipped("10s")]);
+    let auth = CodedWait::Auth { tool: "drive".into(), account: None };
+    let wait = vec![StepWait { step_id: Path::from("drive"), on: auth }];
+    let run = said(run, vec![], vec![], wait).then(["step.entered", "step.completed"]);
+    assert_eq!(next(&run), Some(Next::Continue));
+}
+
+#[test]
+fn a_body_that_was_released_and_did_not_hear_it_is_told_again() {
+    let sleep = |secs| {
+        vec![StepWait { step_id: Path::from("nap"), on: CodedWait::Sleep { until: BEGIN + Span::from_secs(secs) } }]
+    };
+    let run = said(at_work(), vec![], vec![], sleep(60));
+    assert_eq!(next(&run), Some(Next::Released));
+    let again = said(run.clone(), vec![], vec![], sleep(60)).then([]);
+    assert_eq!(next(&again), Some(Next::Released));
+    said(run.clone(), vec![], vec![], sleep(90)).then_rejected("already-completed");
+    // Also when the body is at work again, under another lease.
+    let holding = run.holding("body");
+    let wait = sleep(60);
+    run.after([passed("60s"), claimed_by("body", "w2")])
+        .when(asked(Ask::Steps { holding, done: vec![], begin: vec![], wait }))
+        .then([])
+        .then_reply(Reply::Body { next: Next::Released, waits: vec![] });
+}
+
+#[test]
+fn a_failed_step_reported_again_is_told_the_same_pause() {
+    let fault = Fault {
+        class: Some(FailureClass::RateLimited),
+        message: "429".into(),
+        retry_after: Some(Span::from_secs(7)),
+        ..Fault::default()
+    };
+    let failed = || vec![StepDone { step_id: Path::from("search"), result: Err(fault.clone()) }];
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let waits = vec![(Path::from("search"), Span::from_secs(7))];
+    let run =
+        said(run, failed(), vec![], vec![]).then_reply(Reply::Body { next: Next::Continue, waits: waits.clone() });
+    said(run, failed(), vec![], vec![]).then([]).then_reply(Reply::Body { next: Next::Continue, waits });
+}
+
+#[test]
+fn a_body_may_start_a_child_without_waiting_for_it() {
+    let run = said(at_work(), vec![], vec![], waiting("kid", child(false, OnCancel::Cancel)))
+        .then(["step.entered", "child.started", "step.completed"])
+        .check(|run| assert!(run.head().detached.contains_key("kid")));
+    assert_eq!(next(&run), Some(Next::Continue));
+    let told = |run: &Given| run.effects.iter().any(|effect| matches!(effect, Effect::CancelChild { .. }));
+    run.after([cancel()]).check(|run| assert!(told(run), "a cancel reaches it"));
+    said(at_work(), vec![], vec![], waiting("kid", child(false, OnCancel::Leave)))
+        .after([cancel()])
+        .check(|run| assert!(!told(run), "it is left alone"));
+}
+
+#[test]
+fn a_child_of_a_body_has_a_deadline_as_a_declared_one_has() {
+    said(at_work(), vec![], vec![], waiting("kid", child(true, OnCancel::Leave)))
+        .after([passed("60s")])
+        .step_is("kid", StepState::Failed)
+        .state(Queued);
+}
+
+#[test]
+fn an_approval_that_a_body_asks_for_checks_its_form() {
+    let asked_for = |form: &str| {
+        CodedWait::Approval(Box::new(ApprovalAsked {
+            title: "Send?".into(),
+            subject: "{}".into(),
+            approvers: vec!["ana".into()],
+            quorum: 1,
+            not_requester: false,
+            deadline: None,
+            at_deadline: None,
+            form: Some(form.into()),
+        }))
+    };
+    let decide = |form: &str| {
+        asked(Ask::Decide {
+            step_id: None,
+            by: "ana".into(),
+            approve: true,
+            comment: None,
+            form: Some(form.into()),
+            subject_digest: None,
+            via: None,
+        })
+    };
+    said(at_work(), vec![], vec![], waiting("ok", asked_for(r#"{"type":"nonsense"}"#)))
+        .then_rejected("validation-failed");
+    let run = said(at_work(), vec![], vec![], waiting("ok", asked_for(r#"{"required":["why"]}"#)));
+    run.clone().when(decide("{}")).then_rejected("validation-failed");
+    run.after([decide(r#"{"why":"because"}"#)]).step_is("ok", StepState::Completed);
+}
+
+#[test]
+fn a_carried_step_of_a_body_can_be_undone() {
+    use abide_core::run::rerun::Carried;
+    let run = said(at_work(), vec![], vec![external("pay")], vec![]);
+    let run = said(run, vec![done("pay", "1")], vec![], vec![]);
+    let mut start = Start::with_input("{}");
+    start.carried = vec![Carried::of(run.row("pay"), &run.definition, (None, Some("1".into())), &run.head().run_id)];
+    given(CODED)
+        .after([Act::Start(Box::new(start)), claimed("body"), failed("body", FailureClass::Fatal), claimed("pay.undo")])
+        .state(Compensating);
 }

@@ -375,3 +375,27 @@ fn an_input_that_its_schema_refuses_starts_nothing() {
         .when(started_with("{}"))
         .then_rejected("input-invalid");
 }
+
+/// More elements than one expression may visit.
+fn a_long_list() -> Act {
+    started_with(&format!(r#"{{"list":[{}0]}}"#, "0,".repeat(20_000)))
+}
+
+#[test]
+fn an_expression_that_costs_too_much_fails_its_step_instead_of_asking_for_a_correction() {
+    for part in [
+        "with: { n: '${{ input.list.map(x, x + 1) }}' }",
+        "when: 'input.list.all(x, x == 0)'",
+        "requires: 'input.list.all(x, x == 0)'",
+        "verify: 'input.list.all(x, x == 0)'",
+        "for_each: 'input.list.map(x, x + 1)'",
+    ] {
+        let run = given(&format!("workflow: w\nsteps: [ {{ id: a, task: t.a, {part} }} ]")).after([a_long_list()]);
+        let run = if part.starts_with("verify") { run.after([claimed("a"), completed("a")]) } else { run };
+        run.state(Failed).check(|run| {
+            let failure = run.head().failure.as_ref().expect("a failure");
+            assert_eq!(failure.code.as_deref(), Some("expression_cost_exceeded"), "{part}");
+            assert_eq!((failure.kind, failure.class), (FailureKind::Invalid, FailureClass::Fatal), "{part}");
+        });
+    }
+}

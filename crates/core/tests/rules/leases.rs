@@ -1,8 +1,8 @@
 //! Leases: who may write, for how long, and how the late are told.
 
-use abide_core::contract::{RunState::*, StepState};
+use abide_core::contract::{FailureClass, RunState::*, StepState};
 use abide_core::ids::Epoch;
-use abide_core::run::command::{Actor, Ask, Command, Holding, Reply, Report};
+use abide_core::run::command::{Actor, ApprovalAsked, Ask, BlockOn, Command, Fault, Holding, Reply, Report};
 use abide_core::time::Span;
 
 use crate::given::*;
@@ -177,4 +177,55 @@ fn a_lease_for_a_step_that_never_was_is_lost() {
     let holding = Holding { path: "nowhere".into(), task_id: "task_x".into(), epoch: Epoch(1) };
     let said = run.ask(Actor::worker("w"), Ask::Heartbeat { holding, progress: None }).expect_err("there is no such");
     assert_eq!(said.code(), "lease-lost");
+}
+
+fn fault(message: &str) -> Fault {
+    Fault { class: Some(FailureClass::Transient), message: message.into(), ..Fault::default() }
+}
+
+#[test]
+fn an_answer_given_again_is_answered_alike_and_another_one_is_refused() {
+    let report = |output: &str| Report { output: Some(output.into()), ..Report::default() };
+    let until = |secs| BlockOn::Timer { until: BEGIN + Span::from_secs(secs) };
+    let run = steps(&["a"]).after([claimed("a")]);
+    let holding = || run.holding("a");
+    let answers = [
+        (
+            Ask::Complete { holding: holding(), report: report("1") },
+            Ask::Complete { holding: holding(), report: report("2") },
+        ),
+        (Ask::Fail { holding: holding(), fault: fault("one") }, Ask::Fail { holding: holding(), fault: fault("two") }),
+        (
+            Ask::Block { holding: holding(), on: until(60), message: None },
+            Ask::Block { holding: holding(), on: until(90), message: None },
+        ),
+        (Ask::Canceled { holding: holding() }, Ask::Complete { holding: holding(), report: report("1") }),
+    ];
+    for (answer, other) in answers {
+        let answered = run.clone().after([asked(answer.clone())]);
+        answered.clone().when(asked(answer.clone())).then([]).then_reply(Reply::Replayed);
+        answered.clone().when(asked(other.clone())).then_rejected("already-completed");
+        // Long after, when the run is somewhere else, the answer is still the same.
+        answered.after([passed("5m")]).when(asked(answer)).then([]).then_reply(Reply::Replayed);
+    }
+}
+
+#[test]
+fn a_block_given_again_for_something_else_is_refused() {
+    let approval = |subject: &str| {
+        BlockOn::Approval(Box::new(ApprovalAsked {
+            title: "Send?".into(),
+            subject: subject.into(),
+            approvers: vec![],
+            quorum: 1,
+            not_requester: false,
+            deadline: None,
+            at_deadline: None,
+            form: None,
+        }))
+    };
+    steps(&["a"])
+        .after([claimed("a"), blocked("a", approval("1"))])
+        .when(blocked("a", approval("2")))
+        .then_rejected("already-completed");
 }

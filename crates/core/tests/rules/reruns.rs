@@ -3,7 +3,7 @@
 use abide_core::contract::{FailureClass, RunState::*, StepState};
 use abide_core::definition::Definition;
 use abide_core::run::OriginKind;
-use abide_core::run::command::{Rejection, Resolution, Start};
+use abide_core::run::command::{Ask, Rejection, Resolution, Start};
 use abide_core::run::rerun::{Carried, RerunPlan, Source, origin, plan_rerun};
 use abide_core::run::step::{ProofBy, Step};
 
@@ -50,10 +50,13 @@ fn rerun(run: &Given, from: Option<&str>) -> Given {
                 reference.as_ref().and_then(|reference| run.memory.payloads.get(&reference.name).cloned())
             };
             Carried::of(row, &run.definition, (payload(&row.input), payload(&row.output)), &run.head().run_id)
+                .with_results(row, |result| run.memory.payloads.get(&result.name).cloned())
         })
         .collect();
     start.origin = Some(origin(run.head(), OriginKind::Rerun, from));
-    given(FLOW).after([Act::Start(Box::new(start))])
+    let mut again = given(FLOW);
+    again.definition = run.definition.clone();
+    again.after([Act::Start(Box::new(start))])
 }
 
 #[test]
@@ -122,4 +125,45 @@ fn the_old_run_is_never_touched() {
     rerun(&run, Some("pay"));
     assert_eq!(run.memory.log.len(), before);
     run.when(resolve("ship", Resolution::Skip)).then_rejected("run-terminal").log_holds();
+}
+
+#[test]
+fn a_carried_step_keeps_what_its_effects_gave_back_and_its_undo_gets_it() {
+    let document = "workflow: w\nsaga: true\nsteps: [ { id: book, task: t.book, compensate: t.unbook }, { id: pay, task: t.pay } ]";
+    let ended = given(document)
+        .after([started(), claimed("book"), intended("book", "seat"), intended("book", "meal")])
+        .after([received("book", Some("seat"), "seat_4a", Some(r#"{"row":4}"#)), completed("book"), claimed("pay")])
+        .after([asked(Ask::Cancel { reason: "later".into(), undo: Some(false), grace: None }), stopped("pay")])
+        .state(Canceled);
+    let expected = RerunPlan {
+        carried: vec!["book".into()],
+        executed: vec!["pay".into()],
+        receipts_reused: vec!["book".into()],
+        ..RerunPlan::default()
+    };
+    assert_eq!(plan(&ended, &ended.definition, None, false), Ok(expected));
+    rerun(&ended, None)
+        .check(|run| {
+            let [effect] = &run.row("book").effects[..] else { panic!("{:?}", run.row("book").effects) };
+            let receipt = effect.receipt.as_ref().expect("a receipt");
+            assert_eq!((effect.name.as_str(), receipt.external_id.as_deref()), ("seat", Some("seat_4a")));
+        })
+        .after([claimed("pay"), failed("pay", FailureClass::Fatal)])
+        .check(|run| {
+            let input = run.row("book").task.as_ref().map(|task| task.input.name.clone()).expect("an undo");
+            let json = &run.memory.payloads[&input];
+            assert!(json.contains(r#""external_id":"seat_4a","result":{"row":4}"#), "{json}");
+        })
+        .log_holds();
+}
+
+#[test]
+fn a_step_whose_effects_happened_would_do_them_again() {
+    given("workflow: w\nsteps: [ { id: book, task: t.book } ]")
+        .after([started(), claimed("book"), intended("book", "seat"), received("book", Some("seat"), "seat_4a", None)])
+        .after([failed("book", FailureClass::Fatal)])
+        .check(|run| {
+            let plan = plan(run, &run.definition, None, false).expect("a plan");
+            assert_eq!(plan.effects_repeated, ["book"]);
+        });
 }

@@ -3,7 +3,7 @@
 use abide_core::contract::{FailureClass, FailureKind, RunState::*, StepState};
 use abide_core::ids::{Digest, Path};
 use abide_core::run::ConnectionFacts;
-use abide_core::run::command::{ApprovalAsked, Ask, BlockOn, Fault, Reply};
+use abide_core::run::command::{ApprovalAsked, Ask, BlockOn, Fault, Reply, Resolution};
 use abide_core::time::Span;
 
 use crate::given::*;
@@ -237,6 +237,7 @@ fn a_task_may_sleep_ask_an_operator_or_ask_for_an_approval() {
         not_requester: false,
         deadline: None,
         at_deadline: None,
+        form: None,
     };
     at_work
         .after([blocked("a", BlockOn::Approval(Box::new(asked)))])
@@ -266,4 +267,86 @@ fn a_reconnect_releases_only_what_was_blocked_before_it() {
         .then([])
         .then_reply(Reply::Released { steps: 0 })
         .state(WaitingOnAuth);
+}
+
+const DRIVE: &str = "workflow: w\nsaga: true\nsteps: [ { id: a, task: t.a, connection: drive/default, effect: external, reconcile: t.find, compensate: t.undo }, { id: b, task: t.b } ]";
+
+fn broken() -> ConnectionFacts {
+    ConnectionFacts { broken: true, ..Default::default() }
+}
+
+#[test]
+fn a_retry_does_not_call_a_connection_that_broke_in_the_meantime_and_keeps_its_number() {
+    given(DRIVE)
+        .after([started(), claimed("a"), failed("a", FailureClass::Transient)])
+        .connection("drive", "default", broken())
+        .when(passed("1s"))
+        .then(["step.reset", "step.blocked", "run.waiting_on_auth"])
+        .check(|run| assert_eq!(run.row("a").attempt, 2, "the failed attempt stays counted"))
+        .when(reconnect("drive"))
+        .then(["connection.reconnected", "task.issued", "run.queued"])
+        .check(|run| assert_eq!(run.row("a").attempt, 2))
+        .log_holds();
+}
+
+#[test]
+fn who_reconnects_a_run_is_believed_whatever_is_known_of_the_connection() {
+    given(DRIVE)
+        .connection("drive", "default", broken())
+        .after([started()])
+        .state(WaitingOnAuth)
+        .after([reconnect("drive"), claimed("a")])
+        .state(Running);
+}
+
+fn reconnected(after: u64) -> ConnectionFacts {
+    ConnectionFacts { generation: 4, reconnected_at: Some(BEGIN + Span::from_secs(after)), broken: false }
+}
+
+#[test]
+fn a_probe_whose_connection_was_reconnected_in_the_meantime_is_issued_again_once() {
+    given(DRIVE)
+        .after([started(), claimed("a"), failed("a", FailureClass::OutcomeUnknown), skipped("3s"), claimed("a.probe")])
+        .connection("drive", "default", reconnected(5))
+        .after([skipped("10s")])
+        .when(auth_failed("a.probe"))
+        .then(["task.failed", "task.issued", "run.queued"])
+        .after([claimed("a.probe")])
+        .when(auth_failed("a.probe"))
+        .then(["task.failed", "step.blocked", "run.waiting_on_auth"]);
+}
+
+#[test]
+fn an_undo_whose_connection_was_reconnected_in_the_meantime_is_issued_again_once() {
+    given(DRIVE)
+        .after([started(), claimed("a"), completed("a"), claimed("b"), failed("b", FailureClass::Fatal)])
+        .after([skipped("3s"), claimed("a.undo")])
+        .connection("drive", "default", reconnected(5))
+        .after([skipped("10s")])
+        .when(auth_failed("a.undo"))
+        .then(["task.failed", "task.issued"])
+        .after([claimed("a.undo")])
+        .when(auth_failed("a.undo"))
+        .then(["task.failed", "step.blocked"]);
+}
+
+#[test]
+fn a_probe_that_was_claimed_after_the_reconnect_waits() {
+    given(DRIVE)
+        .after([started(), claimed("a"), failed("a", FailureClass::OutcomeUnknown), skipped("8s"), claimed("a.probe")])
+        .connection("drive", "default", reconnected(5))
+        .when(auth_failed("a.probe"))
+        .then(["task.failed", "step.blocked", "run.waiting_on_auth"]);
+}
+
+#[test]
+fn an_operator_who_retries_what_was_not_called_gets_the_attempt_that_is_next() {
+    given(DRIVE)
+        .after([started(), claimed("a"), failed("a", FailureClass::Transient)])
+        .connection("drive", "default", broken())
+        .after([passed("1s")])
+        .connection("drive", "default", ConnectionFacts::default())
+        .after([resolve("a", Resolution::Retry { new_key: false })])
+        .check(|run| assert_eq!(run.row("a").attempt, 2))
+        .log_holds();
 }

@@ -1,5 +1,6 @@
 //! New runs: asked for by somebody, by a parent, or made from a run that has ended.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::definition::Definition;
@@ -30,7 +31,8 @@ impl<S: Store> Lane<S> {
             None => self.ids.run(batch.now),
         };
         let key = RunKey { namespace: namespace.clone(), run_id };
-        if new.run_id.is_some() && self.open(batch, &key)?.is_some() {
+        let taken = new.run_id.is_some() && (self.open(batch, &key)?.is_some() || self.store.is_archived(&key)?);
+        if taken {
             let state = batch.runs.get(&key).and_then(|open| open.run.head.state);
             return Ok(Err(Error::Rejected { why: Rejection::RunExists(key.run_id), state }));
         }
@@ -154,7 +156,15 @@ impl<S: Store> Lane<S> {
             None => Ok(None),
         };
         let payloads = (bytes(&row.input)?, bytes(&row.output)?);
-        Ok(Carried::of(row, definition, payloads, from))
+        let mut results = BTreeMap::new();
+        for (name, result) in Carried::results_of(row) {
+            results.insert(name.to_owned(), self.payload(no, &result.name)?);
+        }
+        let said = |result: &Ref| {
+            let effect = Carried::results_of(row).find(|(_, known)| *known == result)?;
+            results.get(effect.0).cloned()
+        };
+        Ok(Carried::of(row, definition, payloads, from).with_results(row, said))
     }
 
     pub(super) fn payload(&mut self, no: RunNo, name: &PayloadName) -> Stored<Json> {

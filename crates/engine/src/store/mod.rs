@@ -110,6 +110,22 @@ pub struct Writes {
     pub postponed: Vec<(RunNo, Timestamp)>,
     /// Workers that have asked for work.
     pub heard: Vec<Heard>,
+    /// Runs that leave for the archive.
+    pub archived: Vec<ArchiveWrite>,
+    /// Idempotency keys, and rows of commits, that are older than this are forgotten.
+    pub pruned: Option<(Timestamp, Timestamp)>,
+    /// What the commits up to a position add to the numbers.
+    pub counted: Option<(i64, crate::insights::Added)>,
+}
+
+/// A run, packed.
+#[derive(Clone, Debug)]
+pub struct ArchiveWrite {
+    pub no: RunNo,
+    pub bundle: Vec<u8>,
+    /// Before it was packed.
+    pub size: usize,
+    pub at: Timestamp,
 }
 
 /// A worker listens to a queue.
@@ -135,6 +151,9 @@ impl Writes {
             && self.released.is_empty()
             && self.postponed.is_empty()
             && self.heard.is_empty()
+            && self.archived.is_empty()
+            && self.pruned.is_none()
+            && self.counted.is_none()
     }
 }
 
@@ -227,6 +246,7 @@ pub trait Store: Send {
     /// The number of the last batch, and of the last run.
     fn last_numbers(&mut self) -> Stored<(i64, RunNo)>;
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>>;
+    fn is_archived(&mut self, key: &RunKey) -> Stored<bool>;
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>>;
     /// All rows of a run.
     fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>>;

@@ -1,5 +1,10 @@
 //! The engine as a program uses it, on real files.
 
+#[path = "../../../../examples/embedded.rs"]
+mod embedded;
+mod keep;
+mod live;
+mod reads;
 mod runs;
 
 use std::path::PathBuf;
@@ -8,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use abide_engine::Engine;
 
 /// A directory of its own for one test, gone when the test is over.
+#[derive(Debug)]
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -32,4 +38,12 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+#[tokio::test]
+async fn the_example_tells_what_its_order_does() {
+    let directory = Directory::new("example");
+    let said = embedded::run(directory.path()).await.expect("the example runs");
+    assert!(said[0].contains("ana@example.com"), "{said:?}");
+    assert!(said[2].contains("label for ch_"), "{said:?}");
 }

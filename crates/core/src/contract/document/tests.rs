@@ -167,7 +167,7 @@ fn a_written_event_is_valid() {
             evidence: Vec::new(),
             fact,
         };
-        let record = Record::seal(&event, None, Digest::default()).expect("an event is JSON");
+        let record = Record::seal(event, None, Digest::default()).expect("an event is JSON");
         let json = serde_json::to_string(&record).expect("a record is JSON");
         assert_eq!(schema.check(&json), Ok(()), "{json}");
     }

@@ -1,11 +1,12 @@
 //! Approvals: bound to what is approved, by those who may, once.
 
 use crate::contract::{Failure, FailureClass, FailureKind};
-use crate::definition::{Approval, AtDeadline, OnReject, StepDef};
+use crate::definition::{Approval, AtDeadline, OnReject, Schema, StepDef};
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{ApprovalAsked, Ask, Json, Rejection, Reply};
 use crate::run::event::Fact;
+use crate::run::limits;
 use crate::run::scope::{Here, json_text};
 use crate::run::step::{ApprovalWait, Block, Decision, FieldFault, ProofBy, Ref, Step, Wait};
 
@@ -46,12 +47,16 @@ impl Draft<'_> {
             at_deadline: def.at_deadline.clone(),
             escalated: false,
             asked_by_task: false,
+            form: None,
         };
         self.wait_for_approval(&opening.path, wait)
     }
 
     /// An approval that a task or a coded body asks for.
     pub(super) fn ask_for_approval(&mut self, path: &Path, asked: &ApprovalAsked, asked_by_task: bool) -> Decided {
+        self.check_size("the subject", &asked.subject)?;
+        self.check_json("subject", &asked.subject)?;
+        let form = asked.form.as_deref().map(read_form).transpose()?;
         let name = self.numbered(path, "subject");
         let subject = self.store(name, asked.subject.clone());
         let wait = ApprovalWait {
@@ -64,6 +69,7 @@ impl Draft<'_> {
             at_deadline: asked.at_deadline.clone(),
             escalated: false,
             asked_by_task,
+            form,
         };
         self.wait_for_approval(path, wait)
     }
@@ -104,7 +110,7 @@ impl Draft<'_> {
         if let Some(at) = until.filter(|until| *until <= self.now && !overdue && wait.at_deadline.is_some()) {
             return Err(Rejection::ApprovalExpired { path, at }.into());
         }
-        let form = self.check_form(&path, form.as_ref())?;
+        let form = self.check_form(&path, &wait, form.as_ref())?;
         let decision = Decision {
             by: by.clone(),
             approve: *approve,
@@ -184,11 +190,12 @@ impl Draft<'_> {
         Ok(())
     }
 
-    fn check_form(&mut self, path: &Path, form: Option<&Json>) -> Decided<Option<Ref>> {
+    fn check_form(&mut self, path: &Path, wait: &ApprovalWait, form: Option<&Json>) -> Decided<Option<Ref>> {
         let step = self.must_row(path)?;
-        let schema = match &self.spec(step).action {
-            crate::definition::Action::Approval(approval) => approval.form.clone(),
-            _ => None,
+        let schema = match (&wait.form, &self.spec(step).action) {
+            (Some(form), _) => Schema::compile(form).ok(),
+            (None, crate::definition::Action::Approval(approval)) => approval.form.clone(),
+            (None, _) => None,
         };
         if let Some(schema) = &schema {
             let given = form.map_or("null", |form| &**form);
@@ -333,6 +340,18 @@ impl Draft<'_> {
         }
         self.fail_step(path, failure, tolerated)
     }
+}
+
+/// The schema of a form that is asked for; one that cannot be used is refused with the question.
+fn read_form(json: &str) -> Decided<serde_json::Value> {
+    let (size, limit) = (json.len(), limits::FORM_BYTES);
+    if size > limit {
+        return Err(Rejection::TooLarge { what: "the form", size, limit }.into());
+    }
+    let fault = |detail: String| Rejection::Invalid(vec![FieldFault { pointer: "/form".into(), detail }]);
+    let form = serde_json::from_str(json).map_err(|error| fault(format!("not JSON: {error}")))?;
+    Schema::compile(&form).map_err(|error| fault(format!("not a JSON Schema: {error}")))?;
+    Ok(form)
 }
 
 fn decided(path: &Path, before: &Decision) -> crate::run::advance::Stop {

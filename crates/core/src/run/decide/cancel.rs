@@ -39,12 +39,12 @@ impl Draft<'_> {
             .collect();
         for path in leased {
             let unknown = self.is_external(&path)?;
-            let reason = "the grace to stop is over".to_owned();
-            self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.clone() })?;
+            let reason = "the grace to stop is over";
+            self.take_away(&path, reason)?;
             if self.complete_from_receipt(&path)? {
                 continue;
             }
-            self.tell_of(&path, Fact::StepCanceled { reason, unknown })?;
+            self.cancel_step(&path, reason, unknown)?;
             self.ended(&path)?;
         }
         Ok(())

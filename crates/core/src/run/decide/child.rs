@@ -14,20 +14,15 @@ use crate::time::Span;
 use super::flow::Opening;
 
 impl Draft<'_> {
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of the declared step")]
-    pub(super) fn start_child(
+    /// Starts a child and goes on without waiting for it.
+    pub(super) fn detach_child(
         &mut self,
         path: &Path,
-        def: &StepDef,
         workflow: &WorkflowId,
         version: Option<u32>,
         input: Ref,
-        wait: bool,
         on_cancel: OnCancel,
     ) -> Decided {
-        if wait {
-            return self.launch_child(path, workflow, version, input, on_cancel, def.deadline);
-        }
         let run_id = self.send_child(path, workflow, version, &input)?;
         let child = ChildRef { run_id: run_id.clone(), on_cancel, ended: None };
         let workflow = workflow.clone();
@@ -158,7 +153,7 @@ impl Draft<'_> {
             ..Failure::new(FailureKind::ChildFailed, FailureClass::Fatal, message, self.now).of(path.clone(), attempt)
         };
         if ending {
-            self.tell_of(path, Fact::StepCanceled { reason: failure.message, unknown: false })?;
+            self.cancel_step(path, &failure.message, false)?;
             return self.ended(path);
         }
         if !self.is_own_wait(path)? {

@@ -12,7 +12,7 @@ use crate::run::event::Fact;
 use crate::run::step::{Block, CodedStep, Connection, Place, ProofBy, Role, Step, TaskKind, Wait};
 use crate::time::Span;
 
-use super::lease::digest_of;
+use super::said::digest_of;
 
 /// The path of the body itself; no step may have this name.
 pub const BODY: &str = "body";
@@ -131,11 +131,8 @@ impl Draft<'_> {
             .collect();
         for path in open {
             let unknown = self.is_unknown(self.must_row(&path)?);
-            if self.must_row(&path)?.task.is_some() {
-                let reason = "its body ended".to_owned();
-                self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-            }
-            self.tell_of(&path, Fact::StepCanceled { reason: "its body ended".into(), unknown })?;
+            self.take_away(&path, "its body ended")?;
+            self.cancel_step(&path, "its body ended", unknown)?;
             self.let_go_of_child(&path);
         }
         Ok(())
@@ -175,9 +172,9 @@ impl Draft<'_> {
         done: &[StepDone],
         begin: &[StepBegin],
         wait: &[StepWait],
+        ask: &Ask,
     ) -> Decided<Reply> {
         self.check_names(begin, wait)?;
-        let ask = Ask::Steps { holding: holding.clone(), done: Vec::new(), begin: Vec::new(), wait: Vec::new() };
         let mut waits = Vec::new();
         for done in done {
             if let Some(pause) = self.coded_done(done, holding)? {
@@ -188,7 +185,7 @@ impl Draft<'_> {
             return Ok(Reply::Body { next: Next::Canceled, waits });
         }
         if let Some(difference) = self.recall_all(holding, begin, wait)? {
-            return self.body_changed(&holding.path.clone(), &holding.path, &difference, &ask);
+            return self.body_changed(&holding.path.clone(), &holding.path, &difference, ask);
         }
         let is_new = |draft: &Self, path: &Path| draft.run.step(path.as_str()).is_none();
         let new = begin.iter().map(|begin| &begin.step_id).chain(wait.iter().map(|wait| &wait.step_id));
@@ -197,11 +194,11 @@ impl Draft<'_> {
                 &holding.path.clone(),
                 &holding.path,
                 "it begins a new step without asking for steps it once completed",
-                &ask,
+                ask,
             );
         }
         if self.run.head.is_held() || self.run.head.history_full {
-            self.release_body(holding, &ask)?;
+            self.release_body(holding, ask)?;
             return Ok(Reply::Body { next: Next::Released, waits });
         }
         let mut under_way = done.iter().any(|done| done.result.is_err()) && !waits.is_empty();
@@ -224,7 +221,7 @@ impl Draft<'_> {
         if under_way || all_ended && !asked_nothing || (asked_nothing && !still_open) {
             return Ok(Reply::Body { next: Next::Continue, waits });
         }
-        self.release_body(holding, &ask)?;
+        self.release_body(holding, ask)?;
         Ok(Reply::Body { next: Next::Released, waits })
     }
 
@@ -291,7 +288,11 @@ impl Draft<'_> {
         if step.state.is_ended() && mine {
             return Ok(None);
         }
-        if !mine || step.state != StepState::Running {
+        if mine && step.state != StepState::Running {
+            // It was reported before and is not begun again yet: the answer to that was lost.
+            return self.pause_left(path);
+        }
+        if !mine {
             return Err(Rejection::NotBegun(path.clone()).into());
         }
         match &done.result {
@@ -310,6 +311,13 @@ impl Draft<'_> {
         }
     }
 
+    /// How long a body has to wait before it begins a step again.
+    pub(super) fn pause_left(&self, path: &Path) -> Decided<Option<Span>> {
+        let block = self.row(path)?.and_then(|step| step.block.as_ref());
+        let retry = block.filter(|block| matches!(block.wait, Wait::Retry { .. }));
+        Ok(retry.map(|block| block.until.unwrap_or(self.now).since(self.now)))
+    }
+
     fn coded_failed(&mut self, path: &Path, fault: &Fault) -> Decided<Option<Span>> {
         let step = self.must_row(path)?;
         let (def, attempt) = (self.spec(step), step.attempt);
@@ -324,13 +332,11 @@ impl Draft<'_> {
         match def.policy(class) {
             Policy::Retry if retries => {
                 self.retry_later(path, failure, fault.retry_after)?;
-                let block = self.must_row(path)?.block.as_ref();
-                let until = block.and_then(|block| block.until).unwrap_or(self.now);
-                Ok(Some(until.since(self.now)))
+                self.pause_left(path)
             }
             // The body catches it, or fails with it.
             Policy::Retry | Policy::Fail | Policy::Warn | Policy::Compensate => {
-                self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated: true })?;
+                self.tell_failed(path, failure, true)?;
                 Ok(None)
             }
             Policy::Reconcile | Policy::Ask | Policy::Hold | Policy::WaitOnAuth | Policy::ReEvaluate => {
@@ -399,7 +405,7 @@ impl Draft<'_> {
             input_digest: None,
             kind: wait.on.kind().into(),
             at_deadline: match &wait.on {
-                CodedWait::Signal { at_deadline, .. } => at_deadline.clone(),
+                CodedWait::Signal { at_deadline, .. } | CodedWait::Child { at_deadline, .. } => at_deadline.clone(),
                 _ => None,
             },
             epoch: holding.epoch,
@@ -415,12 +421,16 @@ impl Draft<'_> {
                 let block = Block::new(Wait::Timer, format!("Sleeps until {until}."), self.now).until(Some(*until));
                 self.rest(path, block)
             }
-            CodedWait::Child { workflow, version, input } => {
+            CodedWait::Child { workflow, version, input, wait, on_cancel, deadline, .. } => {
                 self.check_size("the input", input)?;
                 self.check_json("input", input)?;
                 let name = self.numbered(path, "child_input");
                 let input = self.store(name, input.clone());
-                self.launch_child(path, workflow, *version, input, crate::definition::OnCancel::Cancel, None)
+                if *wait {
+                    self.launch_child(path, workflow, *version, input, *on_cancel, *deadline)
+                } else {
+                    self.detach_child(path, workflow, *version, input, *on_cancel)
+                }
             }
             CodedWait::Auth { tool, account } => {
                 let account = account.clone().unwrap_or_else(|| "default".into());

@@ -1,5 +1,7 @@
 //! The way forward: entering a step, issuing its task or its wait, completing it, jumping.
 
+use std::borrow::Cow;
+
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{Action, Jump, OnCancel, SleepFor, StepDef};
 use crate::expression::{EvalError, Expression};
@@ -68,9 +70,7 @@ impl Draft<'_> {
 
     /// A row for an instance that cannot even begin.
     pub(super) fn open_broken(&mut self, opening: &Opening, error: &EvalError) -> Decided {
-        let failure = Failure::new(FailureKind::Invalid, FailureClass::Validation, error.to_string(), self.now)
-            .coded(error.code())
-            .of(opening.path.clone(), 0);
+        let failure = self.not_evaluated(&opening.path, error, 0);
         self.row_for(opening)?;
         self.recover(&opening.path, failure, None)
     }
@@ -125,7 +125,11 @@ impl Draft<'_> {
             Action::Approval(approval) => self.open_approval(&opening, def, approval, here),
             Action::Child { workflow, version, wait, on_cancel, .. } => {
                 self.row_for(&opening)?;
-                self.start_child(&opening.path, def, workflow, *version, input, *wait, *on_cancel)
+                if *wait {
+                    self.launch_child(&opening.path, workflow, *version, input, *on_cancel, def.deadline)
+                } else {
+                    self.detach_child(&opening.path, workflow, *version, input, *on_cancel)
+                }
             }
             Action::JoinChild { step } => self.join_child(&opening, def, *step),
             Action::Sleep(sleep) => self.open_sleep(&opening, sleep, here),
@@ -186,9 +190,10 @@ impl Draft<'_> {
         generation: Option<u64>,
     ) -> Decided {
         let index = place.as_ref().and_then(|place| place.index);
+        let declared = self.def;
         let def = match (index, self.run.step(path.as_str())) {
-            (_, Some(step)) => self.spec(step).into_owned(),
-            (Some(index), None) => self.def.steps()[index].clone(),
+            (_, Some(step)) => self.spec(step),
+            (Some(index), None) => Cow::Borrowed(&declared.steps()[index]),
             (None, None) => return Ok(()),
         };
         let handler = match &def.action {
@@ -252,6 +257,9 @@ impl Draft<'_> {
         let def = self.spec(step);
         match (input, &def.action) {
             (Some(input), Action::Task { .. } | Action::Http(_)) => {
+                if self.waits_for_connection_again(path, attempt.max(1))? {
+                    return Ok(());
+                }
                 self.issue_step(path, None, attempt.max(1), input, generation)
             }
             // It never began: its input could not be made, or it waits for something else than a worker.
@@ -357,12 +365,9 @@ impl Draft<'_> {
             .collect();
         for (path, leased) in passed {
             let unknown = leased && self.is_external(&path)? || self.is_unknown(self.must_row(&path)?);
-            if self.must_row(&path)?.task.is_some() {
-                // Its worker is told to stop by its next heartbeat: a lease that is gone cannot write any more.
-                let reason = "a jump passed it".to_owned();
-                self.tell_of(&path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-            }
-            self.tell_of(&path, Fact::StepCanceled { reason: "a jump passed it".into(), unknown })?;
+            // Its worker is told to stop by its next heartbeat: a lease that is gone cannot write any more.
+            self.take_away(&path, "a jump passed it")?;
+            self.cancel_step(&path, "a jump passed it", unknown)?;
             self.let_go_of_child(&path);
         }
         Ok(())

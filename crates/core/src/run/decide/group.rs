@@ -196,9 +196,8 @@ impl Draft<'_> {
             Some(until) => match self.matches(until, &here)? {
                 Ok(over) => over,
                 Err(error) => {
-                    let failure =
-                        Failure::new(FailureKind::Invalid, FailureClass::Validation, error.to_string(), self.now);
-                    return self.fail_step(path, failure.coded(error.code()).of(path.clone(), 1), false);
+                    let failure = self.not_evaluated(path, &error, 1);
+                    return self.fail_step(path, failure, false);
                 }
             },
             None => group.next > group.count,

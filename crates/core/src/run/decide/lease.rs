@@ -4,12 +4,14 @@ use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::EffectKind;
 use crate::ids::{Digest, Path, TaskId, WorkerId};
 use crate::run::advance::{Decided, Draft};
-use crate::run::command::{Ask, BlockOn, Holding, Json, Rejection, Reply};
+use crate::run::command::{Ask, Holding, Json, Next, Rejection, Reply};
 use crate::run::event::Fact;
 use crate::run::fold::row_of;
 use crate::run::step::{Live, Progress, ProofBy, Receipt, Step, TaskKind};
 use crate::run::{Phase, limits};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
+
+use super::said::digest_of;
 
 impl Draft<'_> {
     pub(super) fn claim(
@@ -71,6 +73,21 @@ impl Draft<'_> {
         }
     }
 
+    /// What was replied to an answer that is given again: its worker may not have heard it.
+    pub(super) fn reply_again(&self, ask: &Ask) -> Decided<Reply> {
+        match ask {
+            Ask::Steps { done, .. } => {
+                let mut waits = Vec::new();
+                for done in done {
+                    let pause = self.pause_left(&done.step_id)?;
+                    waits.extend(pause.map(|pause| (done.step_id.clone(), pause)));
+                }
+                Ok(Reply::Body { next: Next::Released, waits })
+            }
+            _ => Ok(Reply::Replayed),
+        }
+    }
+
     /// Extends the lease. It writes no event.
     pub(super) fn heartbeat(&mut self, holding: &Holding, progress: Option<&Progress>) -> Decided<Reply> {
         let path = row_of(&holding.path);
@@ -105,12 +122,12 @@ impl Draft<'_> {
         let unknown = kind == TaskKind::Step && self.is_external(&path)?;
         let reason = if stop { "its worker stopped as it was told to" } else { "its worker gave it back" };
         let (epoch, digest) = (Some(holding.epoch), digest_of(ask));
-        self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest, reason: reason.into() })?;
+        self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest, reason: reason.into(), until: None })?;
         if kind == TaskKind::Step && self.complete_from_receipt(&path)? {
             return Ok(Reply::Done);
         }
         if stop {
-            self.tell_of(&path, Fact::StepCanceled { reason: reason.into(), unknown })?;
+            self.cancel_step(&path, reason, unknown)?;
             self.ended(&path)?;
         } else {
             match kind {
@@ -126,6 +143,20 @@ impl Draft<'_> {
             }
         }
         Ok(Reply::Done)
+    }
+
+    /// Takes a task back, whether somebody holds it or not.
+    pub(super) fn take_away(&mut self, path: &Path, reason: &str) -> Decided {
+        let step = self.must_row(path)?;
+        let Some(kind) = step.task.as_ref().map(|task| task.kind) else { return Ok(()) };
+        let (task_path, until) = (self.path_of_task(path, kind)?, self.may_act_until(step));
+        self.tell_of(&task_path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.into(), until })
+    }
+
+    /// Until when a worker may act whose lease is taken away now. A probe leaves nothing behind.
+    pub(super) fn may_act_until(&self, step: &Step) -> Option<Timestamp> {
+        let kind = step.task.as_ref()?.kind;
+        step.lease_expires_at(self.around.serving_since).filter(|_| kind != TaskKind::Reconcile)
     }
 
     /// An intent before a call, or a receipt after it.
@@ -187,10 +218,7 @@ impl Draft<'_> {
         let result = step.receipt.as_ref().and_then(|receipt| receipt.result.clone());
         let Some(result) = result.filter(|_| !step.state.is_ended()) else { return Ok(false) };
         let output = Json::from(self.payload(&result.name)?);
-        if self.must_row(path)?.task.is_some() {
-            let reason = "its receipt has the result".to_owned();
-            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-        }
+        self.take_away(path, "its receipt has the result")?;
         self.complete_step(path, Some(output), ProofBy::Receipt)?;
         Ok(true)
     }
@@ -200,34 +228,4 @@ impl Draft<'_> {
         let done = step.receipt.as_ref().is_some_and(|receipt| receipt.result.is_some());
         Ok(self.spec(step).effect == EffectKind::External && !done && step.state != StepState::Completed)
     }
-}
-
-/// What an answer says, so that its repetition is recognised. Reports that change no task have none.
-pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
-    let text = |text: &Option<String>| text.as_deref().unwrap_or("").as_bytes().to_vec();
-    let fields: Vec<Vec<u8>> = match ask {
-        Ask::Complete { report, .. } => {
-            let output = report.output.as_deref().unwrap_or("").as_bytes().to_vec();
-            vec![b"complete".to_vec(), output, vec![report.outcome as u8]]
-        }
-        Ask::Fail { fault, .. } => {
-            let class = fault.class.map_or("", FailureClass::as_str).as_bytes().to_vec();
-            vec![b"fail".to_vec(), class, fault.message.as_bytes().to_vec(), text(&fault.code)]
-        }
-        Ask::Block { on, .. } => {
-            let (kind, name) = match on {
-                BlockOn::Auth { tool, .. } => ("auth", tool.clone()),
-                BlockOn::Callback { name, .. } => ("callback", name.clone()),
-                BlockOn::Signal { name, .. } => ("signal", name.clone()),
-                BlockOn::Approval(asked) => ("approval", asked.title.clone()),
-                BlockOn::Timer { until } => ("timer", until.to_string()),
-                BlockOn::Operator { reason, .. } => ("operator", reason.clone()),
-                BlockOn::Child { workflow, .. } => ("child", workflow.to_string()),
-            };
-            vec![b"block".to_vec(), kind.as_bytes().to_vec(), name.into_bytes()]
-        }
-        Ask::Canceled { .. } => vec![b"canceled".to_vec()],
-        _ => return None,
-    };
-    Some(Digest::of_fields(fields.iter().map(Vec::as_slice)))
 }

@@ -14,6 +14,7 @@ mod outcome;
 mod pause;
 mod recover;
 mod saga;
+mod said;
 mod settle;
 mod start;
 mod wait;
@@ -22,6 +23,7 @@ mod wake;
 use super::advance::{Decided, Draft};
 use super::command::{Ask, Rejection, Reply};
 use super::event::Fact;
+use super::fold::row_of;
 
 /// Decides one request.
 pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
@@ -34,8 +36,9 @@ pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
     if let Some(holding) = ask.holding() {
         // A worker that lost its lease, or repeats itself, is told so whatever the run became meanwhile.
         if draft.repeats(holding, ask)? {
-            return Ok(Reply::Replayed);
+            return draft.reply_again(ask);
         }
+        draft.claimed_at = draft.must_row(&row_of(&holding.path))?.lease().map(|lease| lease.granted_at);
     } else if draft.run.is_terminal() {
         return draft.asked_too_late(ask);
     }
@@ -55,7 +58,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
             return draft.make_callback(holding, name, *token_hash, *expires_in);
         }
         Ask::Canceled { holding } => draft.stopped(holding, ask)?,
-        Ask::Steps { holding, done, begin, wait } => draft.steps(holding, done, begin, wait)?,
+        Ask::Steps { holding, done, begin, wait } => draft.steps(holding, done, begin, wait, ask)?,
         Ask::Cancel { reason, undo, grace } => draft.cancel(reason, *undo, *grace)?,
         Ask::Pause { reason } => draft.pause(reason)?,
         Ask::Resume { one_step } => draft.resume(*one_step)?,

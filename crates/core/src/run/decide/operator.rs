@@ -39,11 +39,13 @@ impl Draft<'_> {
     fn resolve_step(&mut self, path: &Path, action: &Resolution, reason: &str) -> Decided {
         let step = self.must_row(path)?;
         let attempt = step.attempt;
+        let untried = matches!(&step.block, Some(Block { wait: Wait::Auth { untried: true, .. }, .. }));
         match action {
             Resolution::Retry { new_key } => {
                 let (input, new_key) = (None, *new_key);
+                let attempt = if untried { attempt.max(1) } else { attempt + 1 };
                 self.tell_of(path, Fact::StepReset { input, new_key, granted: true, attempt: None })?;
-                self.issue_again(path, attempt + 1, None)
+                self.issue_again(path, attempt, None)
             }
             Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
             Resolution::Correct { input } => {
@@ -77,7 +79,7 @@ impl Draft<'_> {
             Resolution::Skip => {
                 let step = self.must_row(path)?;
                 let failure = step.failure.clone().unwrap_or_else(|| {
-                    self.failure(path, FailureClass::Fatal, "an operator gave its undo up", step.side_attempt)
+                    self.failure(path, FailureClass::Fatal, "an operator gave its undo up", step.undo_attempt)
                 });
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }
@@ -92,10 +94,7 @@ impl Draft<'_> {
     fn resolve_unknown(&mut self, path: &Path, action: &Resolution) -> Decided {
         match action {
             Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
-            Resolution::Fail => {
-                let reason = "an operator says that its effect did not happen".to_owned();
-                self.tell_of(path, Fact::StepCanceled { reason, unknown: false })
-            }
+            Resolution::Fail => self.cancel_step(path, "an operator says that its effect did not happen", false),
             Resolution::Skip => {
                 let failure = self.failure(path, FailureClass::Fatal, "it is not known whether it happened", 1);
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })

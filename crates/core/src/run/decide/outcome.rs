@@ -2,6 +2,7 @@
 
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{EffectKind, StepDef, Then};
+use crate::expression::EvalError;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, Fault, Holding, Json, Outcome, Reply, Report};
@@ -10,7 +11,7 @@ use crate::run::fold::row_of;
 use crate::run::scope::Here;
 use crate::run::step::{FieldFault, ProofBy, TaskKind};
 
-use super::lease::digest_of;
+use super::said::digest_of;
 
 impl Draft<'_> {
     pub(super) fn complete(&mut self, holding: &Holding, report: &Report, ask: &Ask) -> Decided<Reply> {
@@ -83,9 +84,7 @@ impl Draft<'_> {
                     let message = format!("verify does not hold: {}", verify.source());
                     Some(self.failure(path, FailureClass::Validation, message, attempt).coded("verify"))
                 }
-                Err(error) => {
-                    Some(self.failure(path, FailureClass::Validation, error.to_string(), attempt).coded(error.code()))
-                }
+                Err(error) => Some(self.not_evaluated(path, &error, attempt)),
             };
             if let Some(failure) = failure {
                 return self.recover(path, failure, None);
@@ -119,6 +118,13 @@ impl Draft<'_> {
         Failure::new(FailureKind::StepFailed, class, message, self.now).of(path.clone(), attempt)
     }
 
+    /// An expression gave no value.
+    pub(super) fn not_evaluated(&self, path: &Path, error: &EvalError, attempt: u32) -> Failure {
+        Failure::new(FailureKind::Invalid, class_of(error), error.to_string(), self.now)
+            .coded(error.code())
+            .of(path.clone(), attempt)
+    }
+
     pub(super) fn fail(&mut self, holding: &Holding, fault: &Fault, ask: &Ask) -> Decided<Reply> {
         let path = row_of(&holding.path);
         let step = self.must_row(&path)?;
@@ -129,7 +135,7 @@ impl Draft<'_> {
         } else {
             FailureClass::Transient
         });
-        let attempt = if kind == TaskKind::Step { step.attempt } else { step.side_attempt };
+        let attempt = step.attempt_of(kind);
         let failure = Failure {
             code: fault.code.clone(),
             details: fault.details.clone(),
@@ -142,6 +148,7 @@ impl Draft<'_> {
                 digest: digest_of(ask),
                 failure: Box::new(failure.clone()),
                 retry_after: fault.retry_after,
+                until: None,
             },
         )?;
         match kind {
@@ -188,8 +195,8 @@ impl Draft<'_> {
                 Ok(false) => continue,
                 Ok(true) => return self.follow_case(path, number, case.then, output, failure, index),
                 Err(error) => {
-                    let failure = self.failure(path, FailureClass::Validation, error.to_string(), attempt);
-                    self.fail_step(path, failure.coded(error.code()), false)?;
+                    let failure = self.not_evaluated(path, &error, attempt);
+                    self.fail_step(path, failure, false)?;
                     return Ok(true);
                 }
             }
@@ -260,10 +267,7 @@ impl Draft<'_> {
 
     /// Fails a step as it is said, whatever the document tolerates.
     pub(super) fn fail_for_good(&mut self, path: &Path, failure: Failure, tolerated: bool) -> Decided {
-        if self.must_row(path)?.task.is_some() {
-            let reason = "its step failed".to_owned();
-            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-        }
+        self.take_away(path, "its step failed")?;
         if crate::run::scope::is_group(self.must_row(path)?) {
             self.abandon_members(path)?;
         }
@@ -271,11 +275,17 @@ impl Draft<'_> {
             return Ok(());
         }
         let message = failure.message.clone();
-        self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated })?;
+        self.tell_failed(path, failure, tolerated)?;
         if tolerated {
             self.warn("step_failed", message, Some(path.clone()))?;
         }
         self.ended(path)
+    }
+
+    pub(super) fn tell_failed(&mut self, path: &Path, failure: Failure, tolerated: bool) -> Decided {
+        let step = self.must_row(path)?;
+        let undoable = failure.class == FailureClass::OutcomeUnknown && self.is_undoable(step, &self.spec(step));
+        self.tell_of(path, Fact::StepFailed { failure: Box::new(failure), tolerated, undoable })
     }
 
     /// The group failed as a whole: nothing in it goes on.
@@ -288,13 +298,21 @@ impl Draft<'_> {
             .collect();
         for (member, leased) in members {
             let unknown = (leased && self.is_external(&member)?) || self.is_unknown(self.must_row(&member)?);
-            if self.must_row(&member)?.task.is_some() {
-                let reason = "its step failed".to_owned();
-                self.tell_of(&member, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
-            }
-            self.tell_of(&member, Fact::StepCanceled { reason: "its step failed".into(), unknown })?;
+            self.take_away(&member, "its step failed")?;
+            self.cancel_step(&member, "its step failed", unknown)?;
             self.let_go_of_child(&member);
         }
         Ok(())
+    }
+}
+
+/// A person can correct a value; an expression that costs too much stays as it is written.
+pub(super) fn class_of(error: &EvalError) -> FailureClass {
+    match error {
+        EvalError::CostExceeded { .. } => FailureClass::Fatal,
+        EvalError::MissingKey { .. }
+        | EvalError::Type { .. }
+        | EvalError::Arithmetic { .. }
+        | EvalError::BadValue { .. } => FailureClass::Validation,
     }
 }

@@ -36,9 +36,7 @@ impl Draft<'_> {
 
     /// Takes a task back that nobody has claimed; the resume offers it again.
     fn withhold(&mut self, path: &Path, kind: TaskKind) -> Decided {
-        let reason = "an operator paused the run".to_owned();
-        let task_path = if kind == TaskKind::Reconcile { path.probe() } else { path.clone() };
-        self.tell_of(&task_path, Fact::TaskCanceled { epoch: None, digest: None, reason })?;
+        self.take_away(path, "an operator paused the run")?;
         match kind {
             TaskKind::Reconcile => {
                 let message = "The probe waits for the run to be resumed.";

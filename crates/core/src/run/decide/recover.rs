@@ -1,15 +1,17 @@
 //! Recovery: what happens after a failed attempt or a lost lease, by failure class; reconcile before retry.
 
 use crate::contract::{Failure, FailureClass, FailureKind, Policy, ReasonType, StepState};
-use crate::definition::{EffectKind, RetryPolicy, StepDef};
+use crate::definition::{EffectKind, RetryPolicy, StepDef, SubTask};
 use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Fault, Json};
 use crate::run::event::Fact;
 use crate::run::scope::{Here, json_text};
-use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, TaskKind, Wait};
+use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, Role, Step, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
+
+use super::coded::BODY;
 
 impl Draft<'_> {
     /// Decides what a failed attempt leads to. The task is over already.
@@ -55,7 +57,7 @@ impl Draft<'_> {
         if canceling && def.policy(failure.class) == Policy::Fail {
             return self.fail_step(path, failure, false);
         }
-        self.tell_of(path, Fact::StepCanceled { reason: failure.message, unknown })?;
+        self.cancel_step(path, &failure.message, unknown)?;
         self.ended(path)
     }
 
@@ -152,15 +154,9 @@ impl Draft<'_> {
             let account = fault.and_then(|fault| fault.account.clone()).unwrap_or_else(|| "default".into());
             return Ok(Connection { tool, account });
         }
-        let here = Here::of(self.must_row(path)?, def);
-        let declared = match &def.connection {
-            Some(template) => self.render_text(template, &here)?.ok(),
-            None => None,
-        };
-        Ok(declared.map_or_else(
-            || Connection { tool: handler_of(def, path), account: "default".into() },
-            |text| connection_of(&text),
-        ))
+        let declared = self.declared_connection(def, &Here::of(self.must_row(path)?, def))?;
+        let of_handler = || Connection { tool: handler_of(def, path), account: "default".into() };
+        Ok(declared.and_then(Result::ok).unwrap_or_else(of_handler))
     }
 
     /// The world was not as required: look again, and retry with fresh input if it is now.
@@ -193,44 +189,41 @@ impl Draft<'_> {
         if def.reconcile.is_none() {
             return self.ask(path, failure);
         }
-        let after = self.lease_was_until(path)?;
-        if after > self.now {
-            let message = format!(
-                "{} The probe waits until {after}, so that the old worker has stopped.",
-                sentence(&failure.message)
-            );
-            let block = Block::new(Wait::Probe, message, self.now).until(Some(after));
-            return self.tell_of(path, Fact::StepBlocked { block: Box::new(block), failure: Some(Box::new(failure)) });
-        }
         self.issue_probe(path)
     }
 
-    /// Until when the lease that was revoked would have lasted; the instant is in the failure's details.
-    fn lease_was_until(&self, path: &Path) -> Decided<Timestamp> {
-        let step = self.must_row(path)?;
-        // Only the engine's own timeout says this; what a worker wrote into its details is not asked.
-        let timeout = step.failure.as_ref().filter(|failure| failure.kind == FailureKind::TimedOut);
-        let details = timeout.and_then(|failure| failure.details.as_ref());
-        let until = details.and_then(|details| details.get("lease_until")).and_then(|until| until.as_str());
-        Ok(until.and_then(Timestamp::parse).unwrap_or(self.now))
+    /// Until when somebody whose lease was taken away may still cause the effect: an answer before that proves nothing.
+    fn old_worker_may_act_until(&self, step: &Step) -> Decided<Option<Timestamp>> {
+        // A step of a coded body is executed under the lease of the body.
+        let of_body = match step.place.role {
+            Role::Coded => self.row(&Path::from(BODY))?.and_then(|body| body.lease_until),
+            Role::Plain | Role::Fan | Role::Loop | Role::Body => None,
+        };
+        Ok(step.lease_until.max(of_body).filter(|until| *until > self.now))
     }
 
+    /// Looks whether the effect happened, as soon as that can be known.
     pub(super) fn issue_probe(&mut self, path: &Path) -> Decided {
+        self.issue_probe_for(path, None)
+    }
+
+    pub(super) fn issue_probe_for(&mut self, path: &Path, generation: Option<u64>) -> Decided {
         let step = self.must_row(path)?;
         let def = self.spec(step);
         let undo = step.state == StepState::Compensating;
-        let probe = match (undo, &def.compensate) {
-            (true, Some(compensate)) => compensate.reconcile.as_deref().cloned(),
-            _ => def.reconcile.clone(),
-        };
-        let Some(probe) = probe else { return Ok(()) };
+        let Some(probe) = probe_of(step, &def).cloned() else { return Ok(()) };
+        if let Some(until) = self.old_worker_may_act_until(step)? {
+            let why = step.failure.as_ref().map(|failure| sentence(&failure.message) + " ").unwrap_or_default();
+            let message = format!("{why}The probe waits until {until}, so that the old worker has stopped.");
+            return self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(until)));
+        }
         if self.run.head.is_held() {
             let message = "The probe waits for the run to be resumed.";
             return self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(self.now)));
         }
         let step = self.must_row(path)?;
         let here = Here { failure: step.failure.clone(), ..Here::of(step, &def) };
-        let attempt = step.side_attempt + 1;
+        let attempt = step.probe_attempt + 1;
         let task_path = if undo { path.undo().probe() } else { path.probe() };
         let with = match &probe.with {
             Some(with) => self.render(with, &here)?.ok(),
@@ -238,8 +231,7 @@ impl Draft<'_> {
         };
         let input = self.side_input(path, &task_path, with)?;
         let task = self.task(TaskKind::Reconcile, probe.handler, probe.queue, input, probe.timeout, None);
-        let issued =
-            Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation: None };
+        let issued = Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation };
         self.offer(&task_path, issued)
     }
 
@@ -275,7 +267,8 @@ impl Draft<'_> {
     pub(super) fn probed(&mut self, path: &Path, answer: Option<&str>) -> Decided {
         let verdict = Verdict::read(answer);
         let (name, why) = verdict.told();
-        self.tell_of(&path.probe(), Fact::StepReconciled { verdict: name.into(), why })?;
+        let probe = self.path_of_task(path, TaskKind::Reconcile)?;
+        self.tell_of(&probe, Fact::StepReconciled { verdict: name.into(), why })?;
         let step = self.must_row(path)?;
         if step.state == StepState::Compensating {
             return self.undo_probed(path, verdict);
@@ -330,17 +323,17 @@ impl Draft<'_> {
         if self.should_stop(step) {
             return self.probed(path, None);
         }
-        let policy = def.reconcile.as_ref().map_or_else(RetryPolicy::default, |probe| probe.retry);
+        let policy = probe_of(step, &def).map_or_else(RetryPolicy::default, |probe| probe.retry);
         let again = matches!(failure.class, FailureClass::Transient | FailureClass::RateLimited | FailureClass::Lost);
         if failure.class == FailureClass::Auth {
             let connection = self.connection_for(path, Some(fault), &def)?;
             return self.block_on_auth(path, connection, &failure.message, TaskKind::Reconcile);
         }
-        if again && step.side_attempt < policy.max_attempts {
+        if again && step.probe_attempt < policy.max_attempts {
             if failure.class == FailureClass::Lost {
                 return self.issue_probe(path);
             }
-            let pause = fault.retry_after.unwrap_or_else(|| back_off(&policy, step.side_attempt, self.jitter()));
+            let pause = fault.retry_after.unwrap_or_else(|| back_off(&policy, step.probe_attempt, self.jitter()));
             let until = self.now + pause;
             let message = format!("{} The probe is tried again at {until}.", sentence(&failure.message));
             let block = Block::new(Wait::Probe, message, self.now).until(Some(until));
@@ -348,6 +341,14 @@ impl Draft<'_> {
         }
         let why = json_text(&failure.message);
         self.probed(path, Some(&format!("{{\"found\":null,\"why\":{why}}}")))
+    }
+}
+
+/// What finds out whether the effect of a step happened, or that of the undo which is under way.
+fn probe_of<'d>(step: &Step, def: &'d StepDef) -> Option<&'d SubTask> {
+    match (step.state, &def.compensate) {
+        (StepState::Compensating, Some(undo)) => undo.reconcile.as_deref(),
+        _ => def.reconcile.as_ref(),
     }
 }
 

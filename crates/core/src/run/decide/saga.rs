@@ -12,18 +12,12 @@ use crate::run::{Because, Phase};
 
 use super::recover::{Verdict, back_off, sentence};
 
+/// Unknown steps that a rollback looks at side by side.
+const LOOKED_AT_ONCE: usize = 10;
+
 impl Draft<'_> {
     pub(super) fn has_something_to_undo(&self) -> bool {
-        self.run.head.undo_left > 0 || self.run.head.unknown.iter().any(|path| self.could_be_undone(path))
-    }
-
-    fn could_be_undone(&self, path: &Path) -> bool {
-        // The row may not be loaded; the declared step is known by its name.
-        let id = path.as_str().split('.').next().unwrap_or_default();
-        match self.def.step(id) {
-            Some((_, def)) => def.compensate.is_some(),
-            None => self.run.step(path.as_str()).is_none_or(|step| self.spec(step).compensate.is_some()),
-        }
+        self.run.head.undo_left > 0 || self.run.head.unknown_left > 0
     }
 
     /// Takes one step back: first everything unknown is looked at, then the last completed step is undone.
@@ -31,12 +25,8 @@ impl Draft<'_> {
         if self.run.open().any(|step| step.task.is_some() || step.block.is_some()) {
             return Ok(false);
         }
-        let unknown: Vec<Path> =
-            self.run.head.unknown.iter().filter(|path| self.could_be_undone(path)).cloned().collect();
-        if !unknown.is_empty() {
-            for path in unknown {
-                self.look_at_unknown(&path)?;
-            }
+        if self.run.head.unknown_first.is_some() {
+            self.look_at_some()?;
             return Ok(true);
         }
         if let Some(path) = self.run.head.undo_first.clone() {
@@ -47,6 +37,15 @@ impl Draft<'_> {
         }
         self.end_rollback()?;
         Ok(false)
+    }
+
+    /// Looks at a few of the unknown steps: all of them at once could be as many as a list has items.
+    fn look_at_some(&mut self) -> Decided {
+        for _ in 0..LOOKED_AT_ONCE {
+            let Some(path) = self.run.head.unknown_first.clone() else { break };
+            self.look_at_unknown(&path)?;
+        }
+        Ok(())
     }
 
     fn look_at_unknown(&mut self, path: &Path) -> Decided {
@@ -95,8 +94,12 @@ impl Draft<'_> {
     }
 
     pub(super) fn issue_undo(&mut self, path: &Path) -> Decided {
+        self.issue_undo_for(path, None)
+    }
+
+    pub(super) fn issue_undo_for(&mut self, path: &Path, generation: Option<u64>) -> Decided {
         let step = self.must_row(path)?;
-        let (def, attempt) = (self.spec(step), step.side_attempt + 1);
+        let (def, attempt) = (self.spec(step), step.undo_attempt + 1);
         let Some(undo) = &def.compensate else { return Ok(()) };
         let output = match &step.output {
             Some(output) => Some(self.payload(&output.name)?.into()),
@@ -109,8 +112,7 @@ impl Draft<'_> {
         };
         let input = self.side_input(path, &path.undo(), with)?;
         let task = self.task(TaskKind::Compensate, undo.handler.clone(), undo.queue.clone(), input, undo.timeout, None);
-        let issued =
-            Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation: None };
+        let issued = Fact::TaskIssued { task: Box::new(task), attempt, place: None, deadline_at: None, generation };
         self.offer(&path.undo(), issued)
     }
 
@@ -120,7 +122,7 @@ impl Draft<'_> {
 
     pub(super) fn undo_failed(&mut self, path: &Path, failure: Failure, fault: &Fault) -> Decided {
         let step = self.must_row(path)?;
-        let (def, attempt) = (self.spec(step), step.side_attempt);
+        let (def, attempt) = (self.spec(step), step.undo_attempt);
         let Some(undo) = &def.compensate else { return Ok(()) };
         match failure.class {
             FailureClass::Transient | FailureClass::RateLimited if attempt < undo.retry.max_attempts => {
@@ -151,7 +153,7 @@ impl Draft<'_> {
     /// The worker of an undo was lost: repeated when that is safe, looked at when it can be, asked about otherwise.
     pub(super) fn undo_lost(&mut self, path: &Path, failure: Failure) -> Decided {
         let step = self.must_row(path)?;
-        let (def, attempt) = (self.spec(step), step.side_attempt);
+        let (def, attempt) = (self.spec(step), step.undo_attempt);
         let Some(undo) = &def.compensate else { return Ok(()) };
         match undo.effect {
             EffectKind::External if undo.reconcile.is_some() => self.issue_probe(path),
@@ -163,9 +165,16 @@ impl Draft<'_> {
 
     /// What the probe of an undo found.
     pub(super) fn undo_probed(&mut self, path: &Path, verdict: Verdict) -> Decided {
+        let step = self.must_row(path)?;
+        let most = self.spec(step).compensate.as_ref().map_or(1, |undo| undo.retry.max_attempts);
         match verdict {
             Verdict::Found { .. } => self.undone(path, ProofBy::Reconcile),
-            Verdict::Absent | Verdict::Partial { .. } => self.issue_undo(path),
+            Verdict::Absent | Verdict::Partial { .. } if step.undo_attempt < most => self.issue_undo(path),
+            Verdict::Absent | Verdict::Partial { .. } => {
+                let message = format!("{most} attempts of its undo did not happen");
+                let failure = self.failure(path, FailureClass::Transient, message, step.undo_attempt);
+                self.give_up_undo(path, &failure)
+            }
             Verdict::Abort { reason } | Verdict::Unclear { why: reason } => {
                 let failure = self.failure(path, FailureClass::OutcomeUnknown, reason, 1);
                 self.give_up_undo(path, &failure)
@@ -179,9 +188,7 @@ impl Draft<'_> {
             Verdict::Found { output } => self.complete_step(path, output, ProofBy::Reconcile),
             // Half of an effect has to be undone like a whole one.
             Verdict::Partial { .. } => self.complete_step(path, None, ProofBy::Reconcile),
-            Verdict::Absent => {
-                self.tell_of(path, Fact::StepCanceled { reason: "its effect did not happen".into(), unknown: false })
-            }
+            Verdict::Absent => self.cancel_step(path, "its effect did not happen", false),
             Verdict::Abort { reason } | Verdict::Unclear { why: reason } => {
                 let message = format!("It is not known whether its effect happened: {}", sentence(&reason));
                 self.rest(path, Block::operator(ReasonType::OutcomeUnknown, message, self.now))

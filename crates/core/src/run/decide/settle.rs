@@ -1,6 +1,6 @@
 //! What comes after every decision: whatever can go on goes on, whatever is over ends, and the state is projected.
 
-use crate::contract::{BodyState, Cause, Failure, FailureClass, FailureKind, RunState, StepState};
+use crate::contract::{BodyState, Cause, Failure, FailureKind, RunState, StepState};
 use crate::definition::Body;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
@@ -8,6 +8,8 @@ use crate::run::event::Fact;
 use crate::run::scope::Here;
 use crate::run::step::{Role, Step, Wait};
 use crate::run::{Because, Cancel, Finally, Phase, limits};
+
+use super::outcome::class_of;
 
 impl Draft<'_> {
     /// Goes on until nothing moves by itself, then enters the state that this is.
@@ -122,15 +124,23 @@ impl Draft<'_> {
 
     /// Effects of which nobody knows are warnings of a cancel.
     pub(super) fn warn_of_unknown(&mut self) -> Decided {
-        for effect in self.unknown_effects() {
+        let unknown = self.run.head.unknown.clone();
+        for effect in &unknown.newest {
             let message = format!("it is not known whether the effect of {effect} happened");
-            self.warn("outcome_unknown", message, Some(Path::from(effect.as_str())))?;
+            self.warn("outcome_unknown", message, Some(effect.clone()))?;
         }
-        Ok(())
+        match unknown.count - unknown.newest.len() as u64 {
+            0 => Ok(()),
+            more => {
+                let message = format!("it is not known whether the effects of {more} more steps happened");
+                self.warn("outcome_unknown", message, None)
+            }
+        }
     }
 
+    /// The newest of them; every one stands in its row and in the log.
     pub(super) fn unknown_effects(&self) -> Vec<String> {
-        self.run.head.unknown.iter().map(|path| path.to_string()).collect()
+        self.run.head.unknown.newest.iter().map(|path| path.to_string()).collect()
     }
 
     /// The failure that ends the body, if a step has one that nobody tolerates.
@@ -187,7 +197,7 @@ impl Draft<'_> {
                 self.tell(Fact::WorkflowCompleted { output: None })?;
             }
             Some(Err(error)) => {
-                let failure = Failure::new(FailureKind::Invalid, FailureClass::Validation, error.to_string(), self.now)
+                let failure = Failure::new(FailureKind::Invalid, class_of(&error), error.to_string(), self.now)
                     .coded(error.code());
                 self.close(failure)?;
             }
@@ -303,12 +313,16 @@ impl Draft<'_> {
         if self.complete_from_receipt(path)? {
             return Ok(());
         }
-        let step = self.must_row(path)?;
-        if step.task.is_some() {
-            self.tell_of(path, Fact::TaskCanceled { epoch: None, digest: None, reason: reason.into() })?;
-        }
-        self.tell_of(path, Fact::StepCanceled { reason: reason.into(), unknown })?;
+        self.take_away(path, reason)?;
+        self.cancel_step(path, reason, unknown)?;
         self.ended(path)
+    }
+
+    /// Ends a step that is not needed, or whose time is over.
+    pub(super) fn cancel_step(&mut self, path: &Path, reason: &str, unknown: bool) -> Decided {
+        let step = self.must_row(path)?;
+        let undoable = unknown && self.is_undoable(step, &self.spec(step));
+        self.tell_of(path, Fact::StepCanceled { reason: reason.into(), unknown, undoable })
     }
 
     /// Whether nobody knows if this step's external effect happened.
@@ -344,7 +358,7 @@ impl Draft<'_> {
             .collect();
         for path in left {
             let unknown = self.is_unknown(self.must_row(&path)?);
-            self.tell_of(&path, Fact::StepCanceled { reason: "the run is ending".into(), unknown })?;
+            self.cancel_step(&path, "the run is ending", unknown)?;
             self.let_go_of_child(&path);
         }
         Ok(true)

@@ -5,8 +5,8 @@ use crate::ids::{Path, PayloadName};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply, Start};
 use crate::run::event::{Carries, Entered, Fact};
-use crate::run::rerun::Carried;
-use crate::run::step::{Place, Role};
+use crate::run::rerun::{Carried, CarriedEffect};
+use crate::run::step::{NamedEffect, Place, Receipt, Role};
 use crate::run::{Hold, OneStep, Started, limits};
 
 impl Draft<'_> {
@@ -92,9 +92,13 @@ impl Draft<'_> {
         let path = Path::from(carried.path.as_str());
         let input = carried.input.as_ref().map(|json| self.store(path.payload("input"), json.clone()));
         let output = carried.output.as_ref().map(|json| self.store(path.payload("output"), json.clone()));
-        let undoable = index.is_some_and(|index| self.def.saga && self.def.steps()[index].compensate.is_some())
-            && carried.state == crate::contract::StepState::Completed
-            && role == Role::Plain;
+        let effects =
+            carried.effects.iter().enumerate().map(|(n, effect)| self.carry_effect(&path, n, effect)).collect();
+        let has_undo = match (index, &carried.coded) {
+            (Some(index), _) => self.def.steps()[index].compensate.is_some() && role == Role::Plain,
+            (None, coded) => coded.as_ref().is_some_and(|coded| coded.compensate.is_some()),
+        };
+        let undoable = self.def.saga && has_undo && carried.state == crate::contract::StepState::Completed;
         self.tell_of(
             &path,
             Fact::StepCarried {
@@ -104,11 +108,19 @@ impl Draft<'_> {
                 output,
                 resources: carried.resources.clone(),
                 receipt: carried.receipt.clone(),
+                effects,
                 from: carried.from.clone(),
                 undoable,
                 decisions: carried.decisions.clone(),
                 coded: carried.coded.clone(),
             },
         )
+    }
+
+    fn carry_effect(&mut self, path: &Path, n: usize, effect: &CarriedEffect) -> NamedEffect {
+        let name = path.payload(&format!("carried/{n}"));
+        let result = effect.result.as_ref().map(|json| self.store(name, json.clone()));
+        let receipt = Some(Receipt { external_id: effect.external_id.clone(), result, at: effect.at });
+        NamedEffect { name: effect.name.clone(), intended_at: effect.intended_at, receipt, void: false }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::contract::{ReasonType, StepState};
 use crate::definition::{Action, HttpAnswer, StepDef, WaitMode};
+use crate::expression::EvalError;
 use crate::ids::{Digest, Path};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, BlockOn, Effect, Holding, Json, Rejection, Reply};
@@ -9,13 +10,13 @@ use crate::run::event::Fact;
 use crate::run::fold::row_of;
 use crate::run::limits;
 use crate::run::scope::{Here, json_text};
-use crate::run::step::{Answer, Block, Callback, Connection, FieldFault, ProofBy, Ref, Role, Step, TaskKind, Wait};
+use crate::run::step::{Answer, Block, Callback, Connection, FieldFault, ProofBy, Ref, Role, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
 
 use super::coded;
 use super::flow::Opening;
-use super::lease::digest_of;
 use super::recover::{connection_of, sentence};
+use super::said::digest_of;
 
 impl Draft<'_> {
     /// The lease is given back until something happens.
@@ -45,8 +46,7 @@ impl Draft<'_> {
                 return Ok(Reply::Done);
             }
             let unknown = self.is_external(&path)?;
-            let reason = "its worker gave it back while the run was ending".to_owned();
-            self.tell_of(&path, Fact::StepCanceled { reason, unknown })?;
+            self.cancel_step(&path, "its worker gave it back while the run was ending", unknown)?;
             self.ended(&path)?;
             return Ok(Reply::Done);
         }
@@ -116,41 +116,63 @@ impl Draft<'_> {
     ) -> Decided {
         let step = self.must_row(path)?;
         let facts = self.around.connections.get(&connection).copied().unwrap_or_default();
-        // A wait inside a body began when the body was claimed.
-        let claimed_at = match step.place.role {
-            Role::Coded => {
-                self.run.step(coded::BODY).and_then(Step::lease).map_or(step.since, |lease| lease.granted_at)
-            }
-            Role::Plain | Role::Fan | Role::Loop | Role::Body => step.since,
-        };
-        let newer = facts.reconnected_at.is_some_and(|at| at > claimed_at) && facts.generation > step.generation;
-        let attempt = step.attempt;
-        if newer && !facts.broken && during == TaskKind::Step {
-            return self.issue_again(path, attempt, Some(facts.generation));
+        let since_claim = self.claimed_at.zip(facts.reconnected_at).is_some_and(|(claimed, at)| at > claimed);
+        // Another generation, not a later one: the row may have met another connection before.
+        if since_claim && facts.generation != step.generation && !facts.broken {
+            return self.go_on_after_auth(path, during, Some(facts.generation));
         }
         self.effects.push(Effect::AwaitConnection { connection: connection.clone() });
-        self.rest(path, Block::new(Wait::Auth { connection, during }, sentence(message), self.now))
+        self.rest(path, Block::new(Wait::Auth { connection, during, untried: false }, sentence(message), self.now))
     }
 
     /// While a connection is known to be broken the step waits without calling.
     pub(super) fn waits_for_connection(&mut self, opening: &Opening, def: &StepDef, here: &Here) -> Decided<bool> {
-        let Some(template) = &def.connection else { return Ok(false) };
-        let connection = match self.render_text(template, here)? {
-            Ok(text) => connection_of(&text),
-            Err(error) => {
+        match self.declared_connection(def, here)? {
+            Some(Err(error)) => {
                 self.open_broken(opening, &error)?;
-                return Ok(true);
+                Ok(true)
             }
-        };
-        if !self.around.connections.get(&connection).is_some_and(|facts| facts.broken) {
-            return Ok(false);
+            Some(Ok(connection)) if self.is_known_broken(&connection) => {
+                self.row_for(opening)?;
+                self.wait_for_broken(&opening.path, connection)?;
+                Ok(true)
+            }
+            Some(Ok(_)) | None => Ok(false),
         }
-        self.row_for(opening)?;
+    }
+
+    /// The same before it is called again; the attempt that comes next is kept for when the connection works.
+    pub(super) fn waits_for_connection_again(&mut self, path: &Path, attempt: u32) -> Decided<bool> {
+        let step = self.must_row(path)?;
+        let def = self.spec(step);
+        let declared = self.declared_connection(&def, &Here::of(step, &def))?;
+        let broken = declared.and_then(Result::ok).filter(|connection| self.is_known_broken(connection));
+        let Some(connection) = broken else { return Ok(false) };
+        let attempt = Some(attempt);
+        self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false, attempt })?;
+        self.wait_for_broken(path, connection)?;
+        Ok(true)
+    }
+
+    pub(super) fn declared_connection(
+        &self,
+        def: &StepDef,
+        here: &Here,
+    ) -> Decided<Option<Result<Connection, EvalError>>> {
+        let Some(template) = &def.connection else { return Ok(None) };
+        Ok(Some(self.render_text(template, here)?.map(|text| connection_of(&text))))
+    }
+
+    fn is_known_broken(&self, connection: &Connection) -> bool {
+        let facts = self.around.connections.get(connection);
+        facts.is_some_and(|facts| facts.broken) && !self.works_again.contains(connection)
+    }
+
+    fn wait_for_broken(&mut self, path: &Path, connection: Connection) -> Decided {
         let message = format!("{connection} is known to be broken. Reconnect it to continue.");
         self.effects.push(Effect::AwaitConnection { connection: connection.clone() });
-        let wait = Wait::Auth { connection, during: TaskKind::Step };
-        self.rest(&opening.path, Block::new(wait, message, self.now))?;
-        Ok(true)
+        let wait = Wait::Auth { connection, during: TaskKind::Step, untried: true };
+        self.rest(path, Block::new(wait, message, self.now))
     }
 
     /// A connection works again: everything in this run that waits for it goes on, each once.
@@ -165,12 +187,12 @@ impl Draft<'_> {
             let at = self.around.connections.get(connection).and_then(|facts| facts.reconnected_at);
             generation.is_none() || at.is_none_or(|at| since <= at)
         };
-        let waiting: Vec<(Path, Connection, TaskKind, u32)> = self
+        let waiting: Vec<(Path, Connection, TaskKind)> = self
             .run
             .open()
             .filter_map(|step| match step.block.as_ref()? {
-                Block { wait: Wait::Auth { connection, during }, since, .. } if is_older(connection, *since) => {
-                    Some((step.path.clone(), connection.clone(), *during, step.attempt))
+                Block { wait: Wait::Auth { connection, during, .. }, since, .. } if is_older(connection, *since) => {
+                    Some((step.path.clone(), connection.clone(), *during))
                 }
                 _ => None,
             })
@@ -187,23 +209,24 @@ impl Draft<'_> {
         }
         let connection = waiting.first().map(|(_, connection, ..)| connection.clone());
         self.tell(Fact::ConnectionReconnected { connection, generation })?;
-        for (path, _, during, attempt) in &waiting {
-            match during {
-                TaskKind::Step | TaskKind::Body => self.go_on_after_wait(path, *attempt, generation)?,
-                TaskKind::Reconcile => self.issue_probe(path)?,
-                TaskKind::Compensate => self.issue_undo(path)?,
-            }
+        self.works_again = waiting.iter().map(|(_, connection, _)| connection.clone()).collect();
+        for (path, _, during) in &waiting {
+            self.go_on_after_auth(path, *during, generation)?;
         }
         Ok(Reply::Released { steps: waiting.len() as u32 })
     }
 
-    /// What a wait inside a task or a coded body leads to when it is over.
-    fn go_on_after_wait(&mut self, path: &Path, attempt: u32, generation: Option<u64>) -> Decided {
-        let coded_wait = self.must_row(path)?.coded.as_ref().is_some_and(|coded| coded.kind != coded::STEP);
-        if coded_wait {
-            return self.complete_step(path, None, ProofBy::Engine);
+    /// The connection works: what met it is issued again, and remembers for which generation.
+    fn go_on_after_auth(&mut self, path: &Path, during: TaskKind, generation: Option<u64>) -> Decided {
+        let step = self.must_row(path)?;
+        let coded_wait = step.coded.as_ref().is_some_and(|coded| coded.kind != coded::STEP);
+        let attempt = step.attempt;
+        match during {
+            TaskKind::Step | TaskKind::Body if coded_wait => self.complete_step(path, None, ProofBy::Engine),
+            TaskKind::Step | TaskKind::Body => self.issue_again(path, attempt, generation),
+            TaskKind::Reconcile => self.issue_probe_for(path, generation),
+            TaskKind::Compensate => self.issue_undo_for(path, generation),
         }
-        self.issue_again(path, attempt, generation)
     }
 
     pub(super) fn wait_for_signals(

@@ -127,21 +127,22 @@ impl Draft<'_> {
             return Ok(());
         };
         let message = format!("the worker {owner} was lost with lease {epoch}");
-        let (attempt, probing) = (step.attempt, step.state == StepState::Stalled && step.side_attempt > 0);
+        // The issue of anything else than a probe ends the count of its attempts.
+        let (attempt, probing) = (step.attempt, step.probe_attempt > 0);
         let external = self.spec(step).effect == EffectKind::External;
         let undoing = step.state == StepState::Compensating;
         let class = if external && !probing { FailureClass::OutcomeUnknown } else { FailureClass::Lost };
         let lost = Failure::new(FailureKind::WorkerCrash, class, message, self.now)
             .coded("lease_lost")
             .of(path.clone(), attempt);
+        if probing {
+            return self.probe_failed(path, Failure { class: FailureClass::Lost, ..lost }, &Default::default());
+        }
         if undoing {
             return self.undo_lost(path, lost);
         }
-        if !probing && self.complete_from_receipt(path)? {
+        if self.complete_from_receipt(path)? {
             return Ok(());
-        }
-        if probing {
-            return self.probe_failed(path, Failure { class: FailureClass::Lost, ..lost }, &Default::default());
         }
         if external && self.spec(self.must_row(path)?).policy(FailureClass::Lost) == crate::contract::Policy::Hold {
             return Ok(());
@@ -149,7 +150,7 @@ impl Draft<'_> {
         self.recover(path, lost, None)
     }
 
-    fn path_of_task(&self, path: &Path, kind: TaskKind) -> Decided<Path> {
+    pub(super) fn path_of_task(&self, path: &Path, kind: TaskKind) -> Decided<Path> {
         let undoing = self.must_row(path)?.state == StepState::Compensating;
         Ok(match kind {
             TaskKind::Step | TaskKind::Body => path.clone(),
@@ -164,24 +165,22 @@ impl Draft<'_> {
         let step = self.must_row(path)?;
         let (Some(lease), Some(task)) = (step.lease().cloned(), step.task.as_ref()) else { return Ok(()) };
         let (kind, timeout) = (task.kind, task.timeout.unwrap_or_default());
-        let attempt = if kind == TaskKind::Step { step.attempt } else { step.side_attempt };
-        let until = step.lease_expires_at(self.around.serving_since).unwrap_or(self.now);
+        let attempt = step.attempt_of(kind);
+        let until = self.may_act_until(step);
         let class = match self.effect_of(step, kind) {
             EffectKind::External => FailureClass::OutcomeUnknown,
             EffectKind::None | EffectKind::Idempotent => FailureClass::Transient,
         };
         let message = format!("attempt {attempt} took longer than {timeout}");
-        let failure = Failure {
-            // The probe may not start before the old worker's lease is over.
-            details: Some(serde_json::json!({ "lease_until": until.to_string() })),
-            ..Failure::new(FailureKind::TimedOut, class, message, self.now).coded("timeout").of(path.clone(), attempt)
-        };
+        let failure =
+            Failure::new(FailureKind::TimedOut, class, message, self.now).coded("timeout").of(path.clone(), attempt);
         let task_path = self.path_of_task(path, kind)?;
         let failed = Fact::TaskFailed {
             epoch: lease.epoch,
             digest: None,
             failure: Box::new(failure.clone()),
             retry_after: None,
+            until,
         };
         self.tell_of(&task_path, failed)?;
         match kind {

@@ -4,7 +4,13 @@ mod load;
 mod open;
 mod write;
 
+pub mod archive;
+pub mod backup;
+pub mod check;
 pub mod feed;
+pub mod insights;
+pub mod read;
+pub mod rebuild;
 
 use std::sync::Arc;
 
@@ -86,6 +92,13 @@ impl Sqlite {
     }
 }
 
+impl Drop for Sqlite {
+    /// Readers may close after the writer and cannot do it: without this a stopped engine would leave its WAL behind.
+    fn drop(&mut self) {
+        let _ = self.db.execute_batch("pragma wal_checkpoint(truncate)");
+    }
+}
+
 impl Store for Sqlite {
     fn begin(&mut self) -> Stored {
         Ok(self.db.prepare_cached("begin immediate")?.raw_execute().map(drop)?)
@@ -126,6 +139,11 @@ impl Store for Sqlite {
 
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>> {
         load::run(&self.db, key)
+    }
+
+    fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
+        let text = "select 1 from archived_runs where run_id = ?1 and namespace = ?2";
+        Ok(self.db.prepare_cached(text)?.exists(params![key.run_id.as_str(), key.namespace.as_str()])?)
     }
 
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {

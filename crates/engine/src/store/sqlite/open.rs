@@ -82,7 +82,7 @@ impl Files {
         };
         db.busy_timeout(WRITER_WAIT)?;
         db.set_prepared_statement_cache_capacity(128);
-        // Without it SQLite compiles a statement anew whenever another value is bound that might suit another plan.
+        // Without it a statement over a table with a partial index is compiled again whenever its values change.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(db)
     }
@@ -119,7 +119,7 @@ impl Files {
 }
 
 /// Only the owner may look inside.
-fn make_private(directory: &Path) -> std::io::Result<()> {
+pub(super) fn make_private(directory: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

@@ -107,7 +107,7 @@ impl Sqlite {
     }
 }
 
-fn json(value: &impl serde::Serialize) -> Stored<String> {
+pub(super) fn json(value: &impl serde::Serialize) -> Stored<String> {
     serde_json::to_string(value).map_err(corrupt)
 }
 
@@ -135,7 +135,7 @@ fn write_run(db: &Db, write: &RunWrite) -> Stored {
     Ok(())
 }
 
-pub(super) fn insert_event(db: &Db, no: RunNo, record: &Record) -> Stored {
+fn insert_event(db: &Db, no: RunNo, record: &Record) -> Stored {
     let evidence = if record.evidence.is_empty() { None } else { Some(json(&record.evidence)?) };
     db.prepare_cached(INSERT_EVENT)?.execute(params![
         no,
@@ -232,7 +232,7 @@ fn update_run(db: &Db, write: &RunWrite) -> Stored {
     if changed == 1 { Ok(()) } else { Err(StoreError::Conflict) }
 }
 
-fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> Stored {
+pub(super) fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> Stored {
     let StepWrite { before, after, only_live } = write;
     let path = after.path.as_str();
     let live = after.live.as_ref();
@@ -261,7 +261,7 @@ fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> Stored {
 }
 
 /// What makes the row findable: queues, connections, decisions, callbacks.
-pub(super) fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &Step) -> Stored {
+fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &Step) -> Stored {
     let namespace = head.namespace.as_str();
     let path = after.path.as_str();
     let (was, is) = (before.and_then(|before| rows::ready(head, before)), rows::ready(head, after));
@@ -378,6 +378,16 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     }
     for (no, until) in &writes.postponed {
         db.prepare_cached("update runs set wake_at = ?2 where run_no = ?1")?.execute(params![no, until.micros()])?;
+    }
+    for archived in &writes.archived {
+        super::archive::store(db, archived.no, &archived.bundle, archived.size, archived.at)?;
+        at_failpoint(Point::AfterArchive);
+    }
+    if let Some((keys_before, batches_before)) = writes.pruned {
+        super::archive::prune(db, keys_before, batches_before)?;
+    }
+    if let Some((position, added)) = &writes.counted {
+        super::insights::add(db, *position, added)?;
     }
     for heard in &writes.heard {
         let text = "

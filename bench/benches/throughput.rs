@@ -1,0 +1,209 @@
+//! How many transitions a second the engine carries, beside what the same disk can do without it.
+//!
+//! `cargo bench -p abide-bench --bench throughput`: prints both figures and their ratio, and fails below the promise
+//! when `ABIDE_BENCH_CHECK=1`.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use abide_core::ids::{Handler, Queue, WorkerId};
+use abide_engine::Engine;
+use abide_engine::request::Claim;
+use abide_engine::store::Wanted;
+use rusqlite::{Connection, params};
+
+const ONE_STEP: &str = "workflow: one\nsteps:\n  - { id: only, task: work }\n";
+const CALLERS: usize = 256;
+
+fn main() {
+    let runs = std::env::var("ABIDE_BENCH_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(20_000);
+    let directory = std::env::temp_dir().join(format!("abide-throughput-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    println!("bare: one event insert, one run update, one task update, with indexes, WAL, synchronous=FULL");
+    let mut bare_at_callers = 0.0;
+    for batch in [1, 10, 100, CALLERS, 1_000] {
+        let rate = bare(&directory.join(format!("bare-{batch}.db")), batch);
+        println!("  batches of {batch:>5}: {rate:>9.0} transitions/s");
+        if batch == CALLERS {
+            bare_at_callers = rate;
+        }
+    }
+    let bare_commit = bare_latency(&directory.join("latency.db"));
+    let rate = runtime.block_on(carried(&directory.join("carried"), runs));
+    let alone = runtime.block_on(single(&directory.join("single")));
+    let ratio = rate / bare_at_callers;
+    println!("through carry, {CALLERS} callers: {rate:.0} transitions/s, {:.0} % of the bare figure", ratio * 100.0);
+    println!(
+        "a single caller: {alone:?} a command, one bare commit: {bare_commit:?}, ratio {:.2}",
+        alone.as_secs_f64() / bare_commit.as_secs_f64()
+    );
+    let _ = std::fs::remove_dir_all(&directory);
+    if std::env::var_os("ABIDE_BENCH_CHECK").is_some() {
+        assert!(rate >= 25_000.0_f64.max(0.6 * bare_at_callers), "slower than promised");
+    }
+}
+
+fn bare_database(path: &PathBuf, runs: i64) -> Connection {
+    let db = Connection::open(path).expect("a database");
+    db.execute_batch(
+        "pragma journal_mode = wal; pragma synchronous = full; pragma cache_size = -65536; pragma wal_autocheckpoint = 4000;
+         create table events (run_no integer, seq integer, kind text, payload text, hash blob, primary key (run_no, seq)) without rowid;
+         create table runs (run_no integer primary key, state text, seq integer, wake_at integer, head text);
+         create index wakes on runs (wake_at) where wake_at is not null;
+         create table tasks (run_no integer, path text, state text, row text, primary key (run_no, path)) without rowid;
+         create index open_tasks on tasks (run_no) where state = 'open';",
+    )
+    .expect("a schema");
+    let head = "h".repeat(600);
+    db.execute_batch("begin").expect("begin");
+    for run in 0..runs {
+        db.prepare_cached("insert into runs values (?1, 'queued', 0, null, ?2)")
+            .unwrap()
+            .execute(params![run, head])
+            .unwrap();
+        db.prepare_cached("insert into tasks values (?1, 'only', 'open', ?2)")
+            .unwrap()
+            .execute(params![run, head])
+            .unwrap();
+    }
+    db.execute_batch("commit").expect("commit");
+    db
+}
+
+fn bare_transition(db: &Connection, run: i64, seq: i64) {
+    let (payload, head) = ("p".repeat(120), "h".repeat(600));
+    let hash = [7_u8; 32];
+    db.prepare_cached("insert into events values (?1, ?2, 'task.claimed', ?3, ?4)")
+        .unwrap()
+        .execute(params![run, seq, payload, hash])
+        .unwrap();
+    db.prepare_cached("update runs set state = 'running', seq = ?2, wake_at = ?3, head = ?4 where run_no = ?1")
+        .unwrap()
+        .execute(params![run, seq, seq * 1_000 + run, head])
+        .unwrap();
+    db.prepare_cached("update tasks set state = 'open', row = ?2 where run_no = ?1")
+        .unwrap()
+        .execute(params![run, head])
+        .unwrap();
+}
+
+fn bare(path: &PathBuf, batch: usize) -> f64 {
+    let runs = 20_000;
+    let db = bare_database(path, runs);
+    let began = Instant::now();
+    let (mut done, mut batches) = (0_i64, 0);
+    while began.elapsed() < Duration::from_secs(2) && batches < 2_000 {
+        db.execute_batch("begin immediate").unwrap();
+        for _ in 0..batch {
+            bare_transition(&db, done % runs, done / runs + 1);
+            done += 1;
+        }
+        db.execute_batch("commit").unwrap();
+        batches += 1;
+    }
+    done as f64 / began.elapsed().as_secs_f64()
+}
+
+fn bare_latency(path: &PathBuf) -> Duration {
+    let db = bare_database(path, 1_000);
+    median((0..1_000).map(|n| {
+        let began = Instant::now();
+        db.execute_batch("begin immediate").unwrap();
+        bare_transition(&db, n % 1_000, n / 1_000 + 1);
+        db.execute_batch("commit").unwrap();
+        began.elapsed()
+    }))
+}
+
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn claim(worker: usize) -> Claim {
+    let wanted = Wanted { queues: vec![Queue::from("default")], handlers: Some(vec![Handler::from("work")]) };
+    let worker = WorkerId::new(format!("worker-{worker}"));
+    Claim { worker, wanted, max: 1, window: None, claim_id: None, until: None }
+}
+
+async fn start_all(engine: &Engine, runs: usize) {
+    engine.register(ONE_STEP).await.expect("a document");
+    let left = Arc::new(AtomicUsize::new(runs));
+    let began = Instant::now();
+    let starters = (0..CALLERS).map(|_| {
+        let (engine, left) = (engine.clone(), left.clone());
+        tokio::spawn(async move {
+            while take(&left) {
+                engine.start("one", serde_json::json!({ "order": 1 })).await.expect("a run");
+            }
+        })
+    });
+    for starter in starters.collect::<Vec<_>>() {
+        starter.await.expect("a starter");
+    }
+    println!("started {runs} runs: {:.0} a second", runs as f64 / began.elapsed().as_secs_f64());
+}
+
+/// What a thread of this process has used of the processor, by its name; a busy machine does not change it.
+fn processor_time(thread: &str) -> Duration {
+    let mut ticks = 0;
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
+        if stat.contains(&format!("({thread})")) {
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+            ticks += fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0);
+        }
+    }
+    Duration::from_millis(ticks * 10)
+}
+
+fn take(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+async fn carried(directory: &Path, runs: usize) -> f64 {
+    let engine = Engine::open(directory).expect("an engine");
+    start_all(&engine, runs).await;
+    let left = Arc::new(AtomicUsize::new(runs));
+    let used = processor_time("abide-lane");
+    let began = Instant::now();
+    let callers = (0..CALLERS).map(|worker| {
+        let (engine, left) = (engine.clone(), left.clone());
+        tokio::spawn(async move {
+            while take(&left) {
+                let task = engine.claim(claim(worker)).await.expect("a claim").pop().expect("a task");
+                let name = format!("worker-{worker}");
+                engine.complete(&task, &name, Some("{\"ok\":true}".into())).await.expect("completed");
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.expect("a caller");
+    }
+    let rate = (2 * runs) as f64 / began.elapsed().as_secs_f64();
+    let used = processor_time("abide-lane") - used;
+    println!("processor time of the lane: {:.1} µs a transition", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
+    engine.shutdown().await;
+    rate
+}
+
+async fn single(directory: &Path) -> Duration {
+    let engine = Engine::open(directory).expect("an engine");
+    start_all(&engine, 500).await;
+    let mut times = Vec::new();
+    for _ in 0..500 {
+        let began = Instant::now();
+        let task = engine.claim(claim(0)).await.expect("a claim").pop().expect("a task");
+        let claimed = began.elapsed();
+        engine.complete(&task, "worker-0", Some("{\"ok\":true}".into())).await.expect("completed");
+        times.extend([claimed, began.elapsed() - claimed]);
+    }
+    engine.shutdown().await;
+    median(times.into_iter())
+}

@@ -1,0 +1,629 @@
+//! Answers for readers: the same rows, the same sentences for a list, a run and its explanation. Each answer is one
+//! snapshot and says of which commit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_core::contract::{Evidence, Failure, FailureKind, ReasonType, RunState, StepState};
+use abide_core::definition::Definition;
+use abide_core::explain::{
+    self, At, ChildFacts, Explanation, Handoff, LateFacts, NotThen, ParentFacts, QueueFacts, Record, Status,
+    Surroundings,
+};
+use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::run::command::Json;
+use abide_core::run::event::Record as EventRecord;
+use abide_core::run::step::{Connection, Proof, Ref, Resource, Step, Wait};
+use abide_core::run::{ConnectionFacts, Working};
+use abide_core::time::Timestamp;
+use rusqlite::Connection as Db;
+use serde::Serialize;
+
+use crate::archive::{self, Bundle};
+use crate::cache::Cache;
+use crate::engine::Engine;
+use crate::insights::Insights;
+use crate::listeners::Listeners;
+use crate::request::Error;
+use crate::store::sqlite::{Readers, insights, read};
+use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored};
+
+/// How many children of one run are looked at for a root cause.
+const CHILDREN: usize = 20;
+/// How far down a root cause is followed.
+const DEPTH: u32 = 8;
+/// Longest page of a list.
+pub const PAGE: usize = 500;
+
+/// Which runs a list shows. What is not said is not asked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filter {
+    pub states: Vec<RunState>,
+    pub workflow: Option<WorkflowId>,
+    pub labels: Vec<(String, String)>,
+    pub reason: Option<ReasonType>,
+    pub failure_kind: Option<FailureKind>,
+    pub owner_id: Option<String>,
+    pub data_region: Option<String>,
+    pub parent: Option<RunId>,
+    /// Waits for this tool, and account.
+    pub connection: Option<(String, Option<String>)>,
+    pub step: Option<Path>,
+    pub created_after: Option<Timestamp>,
+    pub updated_before: Option<Timestamp>,
+}
+
+impl Filter {
+    pub fn open() -> Filter {
+        Filter::in_states(RunState::ALL.iter().copied().filter(|state| !state.is_terminal()))
+    }
+
+    pub fn terminal() -> Filter {
+        Filter::in_states(RunState::ALL.iter().copied().filter(|state| state.is_terminal()))
+    }
+
+    pub fn in_states(states: impl IntoIterator<Item = RunState>) -> Filter {
+        Filter { states: states.into_iter().collect(), ..Filter::default() }
+    }
+}
+
+/// A page of runs, newest first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Page {
+    pub runs: Vec<Record>,
+    pub next_cursor: Option<String>,
+    /// The commit that this page shows.
+    pub as_of: i64,
+}
+
+/// One step as people see it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepView {
+    pub step_id: Path,
+    pub title: Option<String>,
+    pub state: StepState,
+    pub attempt: u32,
+    pub started_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    /// Where its result is, and what it must hash to.
+    pub output: Option<Ref>,
+    pub resources: Vec<Resource>,
+    pub receipts: Vec<ReceiptView>,
+    pub retry_safe: bool,
+    pub proof: Option<Proof>,
+    pub failure: Option<Failure>,
+    pub evidence: Vec<Evidence>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReceiptView {
+    pub name: Option<String>,
+    pub external_id: Option<String>,
+    pub at: Timestamp,
+}
+
+/// A decision that waits for somebody.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ApprovalView {
+    pub run_id: RunId,
+    pub workflow_id: WorkflowId,
+    pub step_id: Path,
+    pub title: String,
+    pub subject_digest: Digest,
+    pub subject: Option<Json>,
+    pub approvers: Vec<String>,
+    pub quorum: u32,
+    pub given: usize,
+    pub since: Timestamp,
+    pub deadline: Option<Timestamp>,
+    pub overdue: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QueueView {
+    pub queue: Queue,
+    pub depth: u64,
+    pub oldest_at: Option<Timestamp>,
+    /// Who has asked for work lately.
+    pub listeners: Vec<WorkerId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkerView {
+    pub worker: WorkerId,
+    pub queue: Queue,
+    pub handlers: Option<Vec<String>>,
+    pub last_poll_at: Timestamp,
+    pub listening: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ConnectionView {
+    pub tool: String,
+    pub account: String,
+    pub broken: bool,
+    pub generation: u64,
+    pub reconnected_at: Option<Timestamp>,
+    pub waiting_runs: u64,
+}
+
+/// Compiled documents for readers.
+#[derive(Debug)]
+pub struct Documents(Mutex<Cache<(Namespace, WorkflowId, u32), Arc<Definition>>>);
+
+impl Default for Documents {
+    fn default() -> Documents {
+        Documents(Mutex::new(Cache::new(20_000)))
+    }
+}
+
+impl Documents {
+    fn get(&self, db: &Db, namespace: &Namespace, workflow: &WorkflowId, version: u32) -> Stored<Arc<Definition>> {
+        let key = (namespace.clone(), workflow.clone(), version);
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().take(&key);
+        if let Some(found) = known {
+            lock().put(key, found.clone(), 1 + found.steps().len());
+            return Ok(found);
+        }
+        let stored = read::definition(db, namespace, workflow, Some(version))?;
+        let stored = stored.ok_or_else(|| StoreError::Corrupt(format!("version {version} of {workflow} is gone")))?;
+        let parsed = Definition::parse(&stored.document).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        let found = Arc::new(parsed.definition);
+        lock().put(key, found.clone(), 1 + found.steps().len());
+        Ok(found)
+    }
+}
+
+/// Reads of one snapshot, for one tenant.
+struct Snapshot<'a> {
+    db: &'a Db,
+    namespace: &'a Namespace,
+    documents: &'a Documents,
+    listeners: &'a Listeners,
+    now: Timestamp,
+    serving_since: Timestamp,
+}
+
+impl Snapshot<'_> {
+    fn key(&self, run_id: &RunId) -> RunKey {
+        RunKey { namespace: self.namespace.clone(), run_id: run_id.clone() }
+    }
+
+    fn load(&self, run_id: &RunId) -> Stored<Option<Loaded>> {
+        read::run(self.db, &self.key(run_id))
+    }
+
+    fn definition(&self, run: &Working) -> Stored<Arc<Definition>> {
+        let started = &run.head.started;
+        self.documents.get(self.db, self.namespace, &started.workflow_id, started.workflow_version)
+    }
+
+    fn record(&self, loaded: &Loaded) -> Stored<Record> {
+        let definition = self.definition(&loaded.run)?;
+        let around = self.surroundings(loaded, DEPTH)?;
+        Ok(explain::record(&loaded.run, &definition, &around, self.now))
+    }
+
+    /// Facts about others that the answers need.
+    fn surroundings(&self, loaded: &Loaded, depth: u32) -> Stored<Surroundings> {
+        let run = &loaded.run;
+        let mut around = Surroundings { serving_since: self.serving_since, ..Surroundings::default() };
+        if run.is_terminal() {
+            return Ok(around);
+        }
+        for step in run.open() {
+            if let Some(task) = step.task.as_ref().filter(|task| task.lease.is_none())
+                && !around.queues.contains_key(&task.queue)
+            {
+                around.queues.insert(task.queue.clone(), self.queue(&task.queue)?);
+            }
+            match step.block.as_ref().map(|block| &block.wait) {
+                Some(Wait::Auth { connection, .. }) => {
+                    if let Some(facts) = read::connection(self.db, self.namespace, connection)? {
+                        around.connections.insert(connection.clone(), facts);
+                    }
+                }
+                Some(Wait::Child { run_id }) if depth > 0 && around.children.len() < CHILDREN => {
+                    if let Some(facts) = self.child(run_id, depth - 1)? {
+                        around.children.insert(run_id.clone(), facts);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (path, (answer, worker)) in read::late(self.db, loaded.no)? {
+            let facts = LateFacts { at: answer.at, worker: Some(worker), output: None, shown: Some(answer.output) };
+            around.late.insert(path, facts);
+        }
+        around.last_heartbeat_at = read::last_heartbeat(self.db, loaded.no)?;
+        if depth == DEPTH
+            && let Some(parent) = &run.head.started.parent
+        {
+            around.parent = self.parent(&parent.run_id)?;
+        }
+        Ok(around)
+    }
+
+    fn queue(&self, queue: &Queue) -> Stored<QueueFacts> {
+        let mut listeners = read::listeners(self.db, self.namespace, queue)?;
+        // What this process has heard is newer than what is written down.
+        for heard in self.listeners.of(self.namespace, queue) {
+            match listeners.iter_mut().find(|known| known.worker == heard.worker) {
+                Some(known) => *known = heard,
+                None => listeners.push(heard),
+            }
+        }
+        let (depth, oldest_at) = read::depth(self.db, self.namespace, queue)?;
+        Ok(QueueFacts { listeners, depth, oldest_at })
+    }
+
+    fn child(&self, run_id: &RunId, depth: u32) -> Stored<Option<ChildFacts>> {
+        let Some(loaded) = self.load(run_id)? else { return Ok(None) };
+        let definition = self.definition(&loaded.run)?;
+        let around = self.surroundings(&loaded, depth)?;
+        let explained = explain::explain(&loaded.run, &definition, &around, self.now);
+        let head = &loaded.run.head;
+        Ok(Some(ChildFacts {
+            workflow_id: head.started.workflow_id.clone(),
+            state: explained.state,
+            since: head.since,
+            summary: explained.summary,
+            chain: explained.chain,
+        }))
+    }
+
+    fn parent(&self, run_id: &RunId) -> Stored<Option<ParentFacts>> {
+        let Some(loaded) = self.load(run_id)? else { return Ok(None) };
+        let definition = self.definition(&loaded.run)?;
+        let around = Surroundings { serving_since: self.serving_since, ..Surroundings::default() };
+        let summary = explain::summary(&loaded.run, &definition, &around, self.now);
+        Ok(Some(ParentFacts { state: loaded.run.head.state.unwrap_or(RunState::Queued), summary }))
+    }
+
+    fn page(&self, filter: &Filter, before: RunNo, limit: usize) -> Stored<Page> {
+        let mut found = read::list(self.db, self.namespace, filter, before, limit + 1)?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor(*no));
+        let mut runs = Vec::with_capacity(found.len());
+        for (_, run_id) in &found {
+            if let Some(loaded) = self.load(run_id)? {
+                runs.push(self.record(&loaded)?);
+            }
+        }
+        Ok(Page { runs, next_cursor, as_of: read::position(self.db)? })
+    }
+
+    fn approvals(&self, limit: usize) -> Stored<Vec<ApprovalView>> {
+        let mut views = Vec::new();
+        for (key, path) in read::approvals(self.db, self.namespace, limit)? {
+            let Some(loaded) = read::run(self.db, &key)? else { continue };
+            let Some(step) = loaded.run.step(path.as_str()) else { continue };
+            views.extend(self.approval(&loaded, step)?);
+        }
+        Ok(views)
+    }
+
+    fn approval(&self, loaded: &Loaded, step: &Step) -> Stored<Option<ApprovalView>> {
+        let Some((approval, block)) = crate::store::rows::approval(step) else { return Ok(None) };
+        Ok(Some(ApprovalView {
+            run_id: loaded.run.head.run_id.clone(),
+            workflow_id: loaded.run.head.started.workflow_id.clone(),
+            step_id: step.path.clone(),
+            title: approval.title.clone(),
+            subject_digest: approval.subject.digest,
+            subject: read::payload(self.db, loaded.no, &approval.subject.name)?,
+            approvers: approval.approvers.clone(),
+            quorum: approval.quorum,
+            given: step.decisions.iter().filter(|decision| decision.approve).count(),
+            since: block.since,
+            deadline: block.until,
+            overdue: block.overdue,
+        }))
+    }
+}
+
+fn cursor(no: RunNo) -> String {
+    format!("r{no:x}")
+}
+
+fn parse_cursor(text: &str) -> Option<RunNo> {
+    RunNo::from_str_radix(text.strip_prefix('r')?, 16).ok().filter(|no| *no > 0)
+}
+
+impl StepView {
+    fn of(step: &Step, definition: &Definition) -> StepView {
+        let own = step.receipt.iter().map(|receipt| (None, receipt));
+        let named =
+            step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
+        let receipts = own
+            .chain(named)
+            .map(|(name, receipt)| ReceiptView { name, external_id: receipt.external_id.clone(), at: receipt.at })
+            .collect();
+        let declared = step.place.index.and_then(|index| definition.steps().get(index));
+        StepView {
+            step_id: step.path.clone(),
+            title: declared.and_then(|declared| declared.title.clone()),
+            state: step.state,
+            attempt: step.attempt,
+            started_at: step.started_at,
+            ended_at: step.ended_at,
+            output: step.output.clone(),
+            resources: step.resources.clone(),
+            receipts,
+            retry_safe: step.retry_safe,
+            proof: step.proof.clone(),
+            failure: step.failure.clone(),
+            evidence: step.evidence.clone(),
+        }
+    }
+}
+
+/// Why there is nothing to read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("there is no run {0}")]
+    NoRun(RunId),
+    #[error(transparent)]
+    NotThen(#[from] NotThen),
+    #[error("this cursor is not one that a list gave")]
+    BadCursor,
+    #[error("a page has 1 to {PAGE} runs")]
+    BadLimit,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> ReadError {
+        ReadError::Store(StoreError::Failed(error.to_string()))
+    }
+}
+
+type Read<T> = Result<T, ReadError>;
+
+impl Engine {
+    /// Runs a read on a thread where it may take its time.
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce(&Snapshot<'_>) -> Read<T> + Send + 'static) -> Read<T> {
+        let engine = self.clone();
+        let reading = tokio::task::spawn_blocking(move || engine.read_now(read));
+        reading.await.map_err(|error| StoreError::Failed(error.to_string()))?
+    }
+
+    fn read_now<T>(&self, read: impl FnOnce(&Snapshot<'_>) -> Read<T>) -> Read<T> {
+        let mut answer = None;
+        self.readers().read(|db| {
+            let snapshot = Snapshot {
+                db,
+                namespace: self.namespace(),
+                documents: self.documents(),
+                listeners: self.listeners(),
+                now: self.clock().now(),
+                serving_since: read::serving_since(db)?,
+            };
+            answer = Some(read(&snapshot));
+            Ok(())
+        })?;
+        answer.unwrap_or_else(|| Err(StoreError::Failed("nothing was read".into()).into()))
+    }
+
+    /// The record of a run; also of one in the archive.
+    pub async fn run(&self, run_id: &RunId) -> Read<Record> {
+        let run_id = run_id.clone();
+        let found = {
+            let run_id = run_id.clone();
+            self.read(move |snapshot| match snapshot.load(&run_id)? {
+                Some(loaded) => Ok(Some(snapshot.record(&loaded)?)),
+                None => Ok(None),
+            })
+        };
+        match found.await? {
+            Some(record) => Ok(record),
+            None => {
+                let (bundle, engine) = (self.archived(&run_id).await?, self.clone());
+                let now = self.clock().now();
+                engine
+                    .read(move |snapshot| {
+                        let run = bundle.run();
+                        let definition = snapshot.definition(&run)?;
+                        Ok(explain::record(&run, &definition, &Surroundings::default(), now))
+                    })
+                    .await
+            }
+        }
+    }
+
+    /// A run of the archive, with everything that was kept of it.
+    pub async fn archived(&self, run_id: &RunId) -> Read<Bundle> {
+        let key = RunKey { namespace: self.namespace().clone(), run_id: run_id.clone() };
+        let readers: Arc<Readers> = self.readers().clone();
+        let reading = tokio::task::spawn_blocking(move || archive::find(&readers, &key));
+        let found = reading.await.map_err(|error| StoreError::Failed(error.to_string()))??;
+        found.ok_or_else(|| ReadError::NoRun(run_id.clone()))
+    }
+
+    pub async fn status(&self, run_id: &RunId) -> Read<Status> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            Ok(explain::status(&loaded.run))
+        })
+        .await
+    }
+
+    /// A page of runs, newest first.
+    pub async fn list(&self, filter: Filter, cursor: Option<&str>, limit: usize) -> Read<Page> {
+        if limit == 0 || limit > PAGE {
+            return Err(ReadError::BadLimit);
+        }
+        let before = match cursor {
+            Some(text) => parse_cursor(text).ok_or(ReadError::BadCursor)?,
+            None => RunNo::MAX,
+        };
+        self.read(move |snapshot| Ok(snapshot.page(&filter, before, limit)?)).await
+    }
+
+    pub async fn counts(&self, workflow: Option<WorkflowId>) -> Read<BTreeMap<RunState, u64>> {
+        self.read(move |snapshot| Ok(read::counts(snapshot.db, snapshot.namespace, workflow.as_ref())?)).await
+    }
+
+    /// Events of a run after one, in order.
+    pub async fn events(&self, run_id: &RunId, after: u64, limit: usize) -> Read<Vec<EventRecord>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            Ok(read::events(snapshot.db, loaded.no, after, limit)?)
+        })
+        .await
+    }
+
+    pub async fn steps(&self, run_id: &RunId) -> Read<Vec<StepView>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let mut steps = read::steps(snapshot.db, loaded.no)?;
+            steps.sort_by(|one, other| (one.started_at, &one.path).cmp(&(other.started_at, &other.path)));
+            Ok(steps.iter().map(|step| StepView::of(step, &definition)).collect())
+        })
+        .await
+    }
+
+    /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.
+    pub async fn payload(&self, run_id: &RunId, name: &str) -> Read<Option<Json>> {
+        let (run_id, name) = (run_id.clone(), PayloadName::from(name));
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            Ok(read::payload(snapshot.db, loaded.no, &name)?)
+        })
+        .await
+    }
+
+    /// What a run is doing, why, since when, and what can be done.
+    pub async fn explain(&self, run_id: &RunId) -> Read<Explanation> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let around = snapshot.surroundings(&loaded, DEPTH)?;
+            Ok(explain::explain(&loaded.run, &definition, &around, snapshot.now))
+        })
+        .await
+    }
+
+    /// The same for any past instant, from the log.
+    pub async fn explain_at(&self, run_id: &RunId, at: At) -> Read<Explanation> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let head = &loaded.run.head;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            let around = Surroundings::default();
+            Ok(explain::explain_at(&head.run_id, &head.namespace, &log, &definition, &around, at)?)
+        })
+        .await
+    }
+
+    /// Everything that an operator needs to decide.
+    pub async fn handoff(&self, run_id: &RunId) -> Read<Handoff> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let around = snapshot.surroundings(&loaded, DEPTH)?;
+            let steps: Vec<Step> = read::steps(snapshot.db, loaded.no)?.iter().map(|step| (**step).clone()).collect();
+            Ok(explain::handoff(&loaded.run, &steps, &definition, &around, snapshot.now))
+        })
+        .await
+    }
+
+    /// Decisions that wait for people, the most urgent first.
+    pub async fn approvals(&self, limit: usize) -> Read<Vec<ApprovalView>> {
+        self.read(move |snapshot| Ok(snapshot.approvals(limit)?)).await
+    }
+
+    pub async fn queues(&self) -> Read<Vec<QueueView>> {
+        self.read(|snapshot| {
+            let mut views = Vec::new();
+            for queue in read::queues(snapshot.db, snapshot.namespace)? {
+                let facts = snapshot.queue(&queue)?;
+                let lately = |at: Timestamp| snapshot.now.since(at) <= explain::LISTENING;
+                let listening = facts.listeners.iter().filter(|listener| lately(listener.last_poll_at));
+                let listeners = listening.map(|listener| listener.worker.clone()).collect();
+                views.push(QueueView { queue, depth: facts.depth, oldest_at: facts.oldest_at, listeners });
+            }
+            Ok(views)
+        })
+        .await
+    }
+
+    pub async fn workers(&self) -> Read<Vec<WorkerView>> {
+        self.read(|snapshot| {
+            let mut views = Vec::new();
+            for queue in read::queues(snapshot.db, snapshot.namespace)? {
+                for listener in snapshot.queue(&queue)?.listeners {
+                    let handlers = listener.handlers.map(|names| names.iter().map(ToString::to_string).collect());
+                    views.push(WorkerView {
+                        worker: listener.worker,
+                        queue: queue.clone(),
+                        handlers,
+                        last_poll_at: listener.last_poll_at,
+                        listening: snapshot.now.since(listener.last_poll_at) <= explain::LISTENING,
+                    });
+                }
+            }
+            Ok(views)
+        })
+        .await
+    }
+
+    pub async fn connections(&self) -> Read<Vec<ConnectionView>> {
+        self.read(|snapshot| {
+            let known = read::connections(snapshot.db, snapshot.namespace)?;
+            let view = |(Connection { tool, account }, facts, waiting_runs): (Connection, ConnectionFacts, u64)| {
+                let ConnectionFacts { generation, reconnected_at, broken } = facts;
+                ConnectionView { tool, account, broken, generation, reconnected_at, waiting_runs }
+            };
+            Ok(known.into_iter().map(view).collect())
+        })
+        .await
+    }
+
+    /// Time in states, retries, stalls and the like, of one workflow or of all.
+    pub async fn insights(&self, workflow: Option<WorkflowId>) -> Read<Insights> {
+        self.read(move |snapshot| {
+            Ok(Insights::of(&insights::rows(snapshot.db, snapshot.namespace, workflow.as_ref())?))
+        })
+        .await
+    }
+
+    /// Runs that were made from a run.
+    pub async fn reruns_of(&self, run_id: &RunId) -> Read<Vec<RunId>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| Ok(read::made_from(snapshot.db, &snapshot.key(&run_id))?)).await
+    }
+
+    /// Waits until a run has ended, and returns its record.
+    pub async fn ended(&self, run_id: &RunId) -> Read<Record> {
+        let mut watcher = self.watch();
+        loop {
+            let record = self.run(run_id).await?;
+            if record.state.is_terminal() {
+                return Ok(record);
+            }
+            loop {
+                match watcher.next().await {
+                    crate::hub::Seen::Commit(commit) if !commit.runs.iter().any(|one| one.key.run_id == *run_id) => {}
+                    crate::hub::Seen::Gap { .. } => {
+                        watcher = self.watch();
+                        break;
+                    }
+                    crate::hub::Seen::End => return Err(StoreError::Failed("the engine stopped".into()).into()),
+                    crate::hub::Seen::Commit(_) => break,
+                }
+            }
+        }
+    }
+}

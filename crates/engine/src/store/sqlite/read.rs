@@ -1,0 +1,370 @@
+//! What readers ask: one run with its surroundings, lists by their indexes, queues, people's inbox. Nothing here writes.
+
+use std::collections::BTreeMap;
+
+use abide_core::contract::RunState;
+use abide_core::explain::Listener;
+use abide_core::ids::{Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::run::command::Json;
+use abide_core::run::event::Record;
+use abide_core::run::step::{Connection, Step};
+use abide_core::run::{ConnectionFacts, LateAnswer};
+use abide_core::time::Timestamp;
+use rusqlite::types::Value;
+use rusqlite::{Connection as Db, OptionalExtension, params, params_from_iter};
+
+use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition, bucket};
+use super::{feed, load};
+use crate::reads::Filter;
+use crate::store::Touched;
+
+/// The position of the last commit that this snapshot sees.
+pub fn position(db: &Db) -> Stored<i64> {
+    Ok(db.prepare_cached("select coalesce(max(batch), 0) from batches")?.query_row([], |row| row.get(0))?)
+}
+
+pub fn serving_since(db: &Db) -> Stored<Timestamp> {
+    let since = db.prepare_cached("select since from serving")?.query_row([], |row| row.get(0)).optional()?;
+    Ok(load::instant(since).unwrap_or_default())
+}
+
+pub fn run(db: &Db, key: &RunKey) -> Stored<Option<Loaded>> {
+    load::run(db, key)
+}
+
+pub fn steps(db: &Db, no: RunNo) -> Stored<Vec<std::sync::Arc<Step>>> {
+    load::steps(db, no, false)
+}
+
+pub fn events(db: &Db, no: RunNo, after: u64, limit: usize) -> Stored<Vec<Record>> {
+    load::events(db, no, after, limit)
+}
+
+pub fn payload(db: &Db, no: RunNo, name: &PayloadName) -> Stored<Option<Json>> {
+    load::payload(db, no, name)
+}
+
+pub fn definition(
+    db: &Db,
+    namespace: &Namespace,
+    workflow: &WorkflowId,
+    version: Option<u32>,
+) -> Stored<Option<StoredDefinition>> {
+    load::definition(db, namespace, workflow, version)
+}
+
+/// The newest version of every workflow of a namespace.
+pub fn workflows(db: &Db, namespace: &Namespace) -> Stored<Vec<(WorkflowId, u32, Timestamp)>> {
+    let text = "
+        select workflow_id, max(version), created_at from definitions where namespace = ?1 group by workflow_id";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str()], |row| {
+        Ok((WorkflowId::new(row.get::<_, String>(0)?), row.get(1)?, Timestamp::from_micros(row.get(2)?)))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Who has asked this queue for work, as it was last written down.
+pub fn listeners(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<Vec<Listener>> {
+    let text = "select worker, handlers, last_poll_at from workers where namespace = ?1 and queue = ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str(), queue.as_str()], |row| {
+        let handlers: Option<String> = row.get(1)?;
+        Ok(Listener {
+            worker: WorkerId::new(row.get::<_, String>(0)?),
+            handlers: handlers.and_then(|text| serde_json::from_str::<Vec<Handler>>(&text).ok()),
+            last_poll_at: Timestamp::from_micros(row.get(2)?),
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// How many tasks wait in a queue (counted up to a limit), and since when the oldest does.
+pub fn depth(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<(u64, Option<Timestamp>)> {
+    let text = "
+        select count(*), min(issued_at)
+        from   (select issued_at from ready_tasks where namespace = ?1 and queue = ?2 limit 10000)";
+    let (count, oldest): (i64, Option<i64>) = db
+        .prepare_cached(text)?
+        .query_row([namespace.as_str(), queue.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok((count as u64, load::instant(oldest)))
+}
+
+/// Queues that have tasks or listeners.
+pub fn queues(db: &Db, namespace: &Namespace) -> Stored<Vec<Queue>> {
+    let text = "
+        with recursive busy(queue) as (
+            select min(queue) from ready_tasks where namespace = ?1
+            union all
+            select (select min(queue) from ready_tasks where namespace = ?1 and queue > busy.queue)
+            from   busy where queue is not null
+        )
+        select queue from busy where queue is not null
+        union
+        select queue from workers where namespace = ?1";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str()], |row| Ok(Queue::new(row.get::<_, String>(0)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub fn connection(db: &Db, namespace: &Namespace, connection: &Connection) -> Stored<Option<ConnectionFacts>> {
+    let text = "
+        select generation, reconnected_at, broken from connections where namespace = ?1 and tool = ?2 and account = ?3";
+    let values = params![namespace.as_str(), connection.tool, connection.account];
+    let found = db.prepare_cached(text)?.query_row(values, |row| {
+        let generation = row.get::<_, i64>(0)? as u64;
+        Ok(ConnectionFacts { generation, reconnected_at: load::instant(row.get(1)?), broken: row.get(2)? })
+    });
+    Ok(found.optional()?)
+}
+
+/// Every connection that is known or waited for, and how many runs wait.
+pub fn connections(db: &Db, namespace: &Namespace) -> Stored<Vec<(Connection, ConnectionFacts, u64)>> {
+    let text = "
+        select tool, account, coalesce(generation, 0), reconnected_at, coalesce(broken, 0), coalesce(waiting, 0)
+        from   (select tool, account from connections where namespace = ?1
+                union select tool, account from connection_waits where namespace = ?1)
+               left join connections using (tool, account)
+               left join (select tool, account, count(distinct run_no) as waiting from connection_waits
+                          where namespace = ?1 group by tool, account) using (tool, account)
+        where  connections.namespace is null or connections.namespace = ?1";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str()], |row| {
+        let facts = ConnectionFacts {
+            generation: row.get::<_, i64>(2)? as u64,
+            reconnected_at: load::instant(row.get(3)?),
+            broken: row.get(4)?,
+        };
+        Ok((Connection { tool: row.get(0)?, account: row.get(1)? }, facts, row.get::<_, i64>(5)? as u64))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// What workers said too late, with who they were.
+pub fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, (LateAnswer, WorkerId)>> {
+    let mut statement = db.prepare_cached("select path, output, at, worker from late_answers where run_no = ?1")?;
+    let rows = statement.query_map([no], |row| {
+        let output = row.get::<_, String>(1)?.into();
+        let answer = LateAnswer { output, at: Timestamp::from_micros(row.get(2)?) };
+        Ok((Path::new(row.get::<_, String>(0)?), (answer, WorkerId::new(row.get::<_, String>(3)?))))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The last proof of life of any worker on this run, also of one that is gone.
+pub fn last_heartbeat(db: &Db, no: RunNo) -> Stored<Option<Timestamp>> {
+    let text = "select max(last_heartbeat_at) from steps where run_no = ?1";
+    Ok(load::instant(db.prepare_cached(text)?.query_row([no], |row| row.get(0))?))
+}
+
+/// Decisions that wait, the most urgent first.
+pub fn approvals(db: &Db, namespace: &Namespace, limit: usize) -> Stored<Vec<(RunKey, Path)>> {
+    let text = "
+        select run_id, path from approvals join runs using (run_no)
+        where  approvals.namespace = ?1
+        order  by until is null, until, since
+        limit  ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map(params![namespace.as_str(), limit as i64], |row| {
+        let key = RunKey { namespace: namespace.clone(), run_id: RunId::new(row.get::<_, String>(0)?) };
+        Ok((key, Path::new(row.get::<_, String>(1)?)))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Runs that were made from a run.
+pub fn made_from(db: &Db, key: &RunKey) -> Stored<Vec<RunId>> {
+    let text = "select run_id from runs where origin_run = ?1 and namespace = ?2 order by run_no";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement
+        .query_map([key.run_id.as_str(), key.namespace.as_str()], |row| Ok(RunId::new(row.get::<_, String>(0)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The run and the step that a callback belongs to.
+pub fn callback(db: &Db, token_hash: &[u8]) -> Stored<Option<(RunKey, Path)>> {
+    let text = "
+        select namespace, run_id, path from callbacks join runs using (run_no) where token_hash = ?1";
+    let found = db.prepare_cached(text)?.query_row([token_hash], |row| {
+        let key = RunKey {
+            namespace: Namespace::new(row.get::<_, String>(0)?),
+            run_id: RunId::new(row.get::<_, String>(1)?),
+        };
+        Ok((key, Path::new(row.get::<_, String>(2)?)))
+    });
+    Ok(found.optional()?)
+}
+
+/// A page of runs, newest first: their ids and numbers.
+pub fn list(
+    db: &Db,
+    namespace: &Namespace,
+    filter: &Filter,
+    before: RunNo,
+    limit: usize,
+) -> Stored<Vec<(RunNo, RunId)>> {
+    let mut found = Vec::new();
+    if filter.states.is_empty() {
+        found = page(db, &Query::new(namespace, filter, None, before), limit)?;
+    } else {
+        for bucket in buckets(&filter.states) {
+            found.extend(page(db, &Query::new(namespace, filter, Some(bucket), before), limit)?);
+        }
+        found.sort_by_key(|(no, _)| std::cmp::Reverse(*no));
+        found.truncate(limit);
+    }
+    Ok(found)
+}
+
+/// The buckets in which these states are found. A delayed start has one of its own.
+fn buckets(states: &[RunState]) -> Vec<&'static str> {
+    let mut found: Vec<&'static str> = Vec::new();
+    for state in states {
+        for delayed in [false, true] {
+            let name = bucket(*state, delayed && *state == RunState::Queued);
+            if !found.contains(&name) {
+                found.push(name);
+            }
+        }
+    }
+    found
+}
+
+fn page(db: &Db, query: &Query, limit: usize) -> Stored<Vec<(RunNo, RunId)>> {
+    let text = format!("{} order by runs.run_no desc limit {limit}", query.text);
+    let mut statement = db.prepare_cached(&text)?;
+    let rows = statement
+        .query_map(params_from_iter(&query.values), |row| Ok((row.get(0)?, RunId::new(row.get::<_, String>(1)?))))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// A statement that is put together from fixed pieces; what users say is only ever bound.
+struct Query {
+    text: String,
+    values: Vec<Value>,
+}
+
+impl Query {
+    /// The source is named, because the planner cannot know that a page is small and everything else is large.
+    fn new(namespace: &Namespace, filter: &Filter, bucket: Option<&'static str>, before: RunNo) -> Query {
+        let from = match (filter, bucket) {
+            (Filter { parent: Some(_), .. }, _) => "runs indexed by runs_by_parent",
+            (Filter { connection: Some(_), .. }, _) => "runs",
+            (_, Some(_)) => "runs indexed by runs_by_bucket",
+            (Filter { workflow: Some(_), .. }, None) => "runs indexed by runs_by_workflow",
+            (Filter { owner_id: Some(_), .. }, None) => "runs indexed by runs_by_owner",
+            _ => "runs not indexed",
+        };
+        let text = format!("select runs.run_no, run_id from {from} where namespace = ? and runs.run_no < ?");
+        let mut query = Query { text, values: vec![namespace.to_string().into(), before.into()] };
+        query.and("bucket = ?", bucket.map(|bucket| bucket.to_owned()));
+        query.states(&filter.states);
+        query.and("workflow_id = ?", filter.workflow.as_ref().map(WorkflowId::to_string));
+        query.and("reason = ?", filter.reason.map(|reason| reason.as_str().to_owned()));
+        query.and("failure_kind = ?", filter.failure_kind.map(|kind| kind.as_str().to_owned()));
+        query.and("owner_id = ?", filter.owner_id.clone());
+        query.and("data_region = ?", filter.data_region.clone());
+        query.and("parent_run = ?", filter.parent.as_ref().map(RunId::to_string));
+        query.and("step_id = ?", filter.step.as_ref().map(Path::to_string));
+        query.and("created_at >= ?", filter.created_after.map(Timestamp::micros));
+        query.and("updated_at < ?", filter.updated_before.map(Timestamp::micros));
+        for (name, value) in &filter.labels {
+            query.text.push_str(
+                " and exists (select 1 from run_labels where namespace = runs.namespace and name = ? and value = ?
+                  and run_no = runs.run_no)",
+            );
+            query.values.extend([Value::from(name.clone()), Value::from(value.clone())]);
+        }
+        if let Some((tool, account)) = &filter.connection {
+            query.text.push_str(
+                " and runs.run_no in (select run_no from connection_waits where namespace = runs.namespace and tool = ?
+                  and account = coalesce(?, account))",
+            );
+            query.values.extend([Value::from(tool.clone()), Value::from(account.clone())]);
+        }
+        query
+    }
+
+    fn and(&mut self, condition: &str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.text.push_str(" and ");
+            self.text.push_str(condition);
+            self.values.push(value.into());
+        }
+    }
+
+    fn states(&mut self, states: &[RunState]) {
+        if !states.is_empty() {
+            let marks = vec!["?"; states.len()].join(", ");
+            self.text.push_str(&format!(" and state in ({marks})"));
+            self.values.extend(states.iter().map(|state| Value::from(state.as_str().to_owned())));
+        }
+    }
+}
+
+/// How many runs are in each state.
+pub fn counts(db: &Db, namespace: &Namespace, workflow: Option<&WorkflowId>) -> Stored<BTreeMap<RunState, u64>> {
+    // Parked and ended runs are counted off the index; only what is active is looked at one by one.
+    let text = match workflow {
+        None => "
+            select bucket, count(*) from runs indexed by runs_by_bucket
+            where  namespace = ?1 and bucket <> 'active' and ?2 is null group by bucket
+            union all
+            select state, count(*) from runs indexed by runs_by_bucket where namespace = ?1 and bucket = 'active' group by state",
+        Some(_) => "
+            select state, count(*) from runs indexed by runs_by_workflow
+            where  namespace = ?1 and workflow_id = ?2 group by state",
+    };
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![namespace.as_str(), workflow.map(WorkflowId::as_str)])?;
+    let mut counts = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let state: String = row.get(0)?;
+        if let Some(state) = RunState::parse(&state) {
+            *counts.entry(state).or_default() += row.get::<_, i64>(1)? as u64;
+        }
+    }
+    Ok(counts)
+}
+
+/// Open runs by workflow.
+pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<WorkflowId, u64>> {
+    let text = "
+        select workflow_id, count(*) from runs indexed by runs_by_workflow where namespace = ?1 group by workflow_id";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str()], |row| {
+        Ok((WorkflowId::new(row.get::<_, String>(0)?), row.get::<_, i64>(1)? as u64))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// What the commits after a position touched, in order; `None` when the position is no longer known.
+pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<(i64, Vec<Touched>)>>> {
+    let first: Option<i64> = db.prepare_cached("select min(batch) from batches")?.query_row([], |row| row.get(0))?;
+    if first.is_some_and(|first| after + 1 < first) {
+        return Ok(None);
+    }
+    let text = "select batch, touched from batches where batch > ?1 order by batch limit ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![after, limit as i64])?;
+    let mut commits = Vec::new();
+    while let Some(row) = rows.next()? {
+        let bytes: Vec<u8> = row.get(1)?;
+        let touched = feed::decode(&bytes).ok_or_else(|| super::corrupt("a batch row"))?;
+        commits.push((row.get(0)?, touched));
+    }
+    Ok(Some(commits))
+}
+
+/// How the runs with these numbers are named.
+pub fn key_of(db: &Db, no: RunNo) -> Stored<Option<(RunKey, WorkflowId)>> {
+    let text = "select namespace, run_id, workflow_id from runs where run_no = ?1";
+    let found = db.prepare_cached(text)?.query_row([no], |row| {
+        let key = RunKey {
+            namespace: Namespace::new(row.get::<_, String>(0)?),
+            run_id: RunId::new(row.get::<_, String>(1)?),
+        };
+        Ok((key, WorkflowId::new(row.get::<_, String>(2)?)))
+    });
+    Ok(found.optional()?)
+}

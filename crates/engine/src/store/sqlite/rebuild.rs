@@ -1,0 +1,109 @@
+//! Making the rows again from the logs. What heartbeats moved is kept where it is known; it is in no log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use abide_core::run::step::{Live, Step};
+use abide_core::run::{Working, replay, wake_at};
+use abide_core::time::Timestamp;
+use rusqlite::{Connection as Db, params};
+
+use super::super::{RunNo, StepWrite, Stored, rows};
+use super::check;
+use super::{Files, corrupt, write};
+
+/// Folds every log and writes the rows that come out. Everything or nothing: it is one transaction.
+pub fn rebuild(files: &Files) -> Stored<u64> {
+    let mut db = files.writer()?;
+    let tx = db.transaction()?;
+    for text in ["delete from ready_tasks", "delete from connection_waits", "delete from approvals"] {
+        tx.execute(text, [])?;
+    }
+    let (mut after, mut rebuilt) = (0, 0);
+    loop {
+        let numbers = check::run_numbers(&tx, after, 64)?;
+        let Some(last) = numbers.last() else { break };
+        after = *last;
+        for no in numbers {
+            rebuild_run(&tx, no)?;
+            rebuilt += 1;
+        }
+    }
+    tx.commit()?;
+    Ok(rebuilt)
+}
+
+fn rebuild_run(db: &Db, no: RunNo) -> Stored {
+    let identity = check::identity(db, no)?;
+    let log = super::load::events(db, no, 0, usize::MAX)?;
+    let unborn = Working::unborn(identity.run_id.clone(), identity.namespace.clone());
+    let mut run = replay(unborn, &log).map_err(|error| corrupt(format!("{}: {error}", identity.run_id)))?;
+    let lives = lives(db, no)?;
+    for step in run.steps.values_mut().flatten() {
+        let known = lives.get(step.path.as_str()).filter(|_| step.is_leased()).cloned().flatten();
+        Arc::make_mut(step).live = known.or_else(|| step.live.clone());
+    }
+    db.prepare_cached("delete from steps where run_no = ?1")?.execute([no])?;
+    for step in run.steps.values().flatten() {
+        let row = StepWrite { before: None, after: step.clone(), only_live: false };
+        write::write_step(db, no, &run.head, &row)?;
+        restore_last_heartbeat(db, no, step, &lives)?;
+    }
+    write_head(db, no, &run)
+}
+
+fn write_head(db: &Db, no: RunNo, run: &Working) -> Stored {
+    let (head, shown) = (&run.head, rows::shown(run));
+    let wakes = wake_at(run, Timestamp::default()).map(Timestamp::micros);
+    let text = "
+        update runs
+        set    state = ?2, bucket = ?3, seq = ?4, step_id = ?5, reason = ?6, failure_kind = ?7, updated_at = ?8,
+               ended_at = ?9, pinned = ?10, head = ?11, wake_at = case when ?12 is null or wake_at is null or wake_at > ?12
+               then ?12 else wake_at end
+        where  run_no = ?1";
+    db.prepare_cached(text)?.execute(params![
+        no,
+        shown.state.as_str(),
+        shown.bucket,
+        head.seq as i64,
+        shown.step_id.as_ref().map(|path| path.as_str()),
+        shown.reason.map(|reason| reason.as_str()),
+        shown.failure_kind.map(|kind| kind.as_str()),
+        head.updated_at.micros(),
+        head.ended_at.map(Timestamp::micros),
+        head.pinned,
+        write::json(head)?,
+        wakes,
+    ])?;
+    let text = "
+        insert into run_starts (run_no, started) values (?1, ?2) on conflict do update set started = excluded.started";
+    db.prepare_cached(text)?.execute(params![no, write::json(&*head.started)?])?;
+    Ok(())
+}
+
+/// What is known of each row's liveness: while it is leased all of it, else the last heartbeat.
+fn lives(db: &Db, no: RunNo) -> Stored<BTreeMap<String, Option<Live>>> {
+    let text = "select path, expires_at, last_heartbeat_at, progress from steps where run_no = ?1";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query([no])?;
+    let mut lives = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let (expires_at, beat_at): (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
+        let progress: Option<String> = row.get(3)?;
+        let live = beat_at.map(|beat_at| Live {
+            expires_at: Timestamp::from_micros(expires_at.unwrap_or(beat_at)),
+            last_heartbeat_at: Timestamp::from_micros(beat_at),
+            progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
+        });
+        lives.insert(row.get(0)?, live);
+    }
+    Ok(lives)
+}
+
+fn restore_last_heartbeat(db: &Db, no: RunNo, step: &Step, lives: &BTreeMap<String, Option<Live>>) -> Stored {
+    let Some(Some(live)) = lives.get(step.path.as_str()).filter(|_| !step.is_leased()) else { return Ok(()) };
+    let text = "update steps set last_heartbeat_at = ?3 where run_no = ?1 and path = ?2";
+    let at = live.last_heartbeat_at.micros();
+    db.prepare_cached(text)?.execute(params![no, step.path.as_str(), at])?;
+    Ok(())
+}

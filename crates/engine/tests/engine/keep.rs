@@ -1,0 +1,264 @@
+//! Keeping: the checker, rebuilding, backups, the archive, and what the database itself refuses.
+
+use std::sync::Arc;
+
+use abide_core::contract::RunState;
+use abide_core::ids::RunId;
+use abide_core::run::command::{Actor, Ask, Command};
+use abide_core::time::{Span, Timestamp};
+use abide_engine::archive::Retention;
+use abide_engine::clock::VirtualClock;
+use abide_engine::store::sqlite::{Files, rebuild};
+use abide_engine::{Engine, NewRun, Options};
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::Directory;
+use crate::runs::claim;
+
+const MIXED: &str = "
+workflow: mixed
+saga: true
+steps:
+  - { id: charge, task: pay, effect: external, compensate: refund, reconcile: find }
+  - { id: reserve, task: stock, for_each: 'input.items', with: { sku: '${{ item }}' }, after: [] }
+  - { id: login, task: drive, after: [] }
+  - { id: ask, after: [], approval: { title: 'ok?', approvers: [ana], deadline: 1h } }
+  - { id: nap, after: [], sleep: 10m }
+  - { id: child, after: [], child: small, with: { n: 1 } }
+";
+const SMALL: &str = "workflow: small\nsteps:\n  - { id: only, task: tiny }\n";
+
+/// Runs in all kinds of states.
+pub async fn populate(engine: &Engine) -> Vec<RunId> {
+    engine.register(SMALL).await.expect("a document");
+    engine.register(MIXED).await.expect("a document");
+    let mut runs = Vec::new();
+    for n in 0..6 {
+        let mut new = NewRun::of("mixed", json!({ "items": ["a", "b", "c"] }).to_string(), Actor::user("ben"));
+        new.start.labels.insert("n".into(), n.to_string());
+        runs.push(engine.start_run(new).await.expect("a run").run_id);
+    }
+    for n in 0..40_u32 {
+        let all = &["pay", "stock", "drive", "tiny", "refund", "find"];
+        let Some(task) = engine.claim(claim("w1", all, 1)).await.expect("a claim").pop() else { break };
+        let ask = |holding| match (task.handler.as_str(), n % 7) {
+            ("drive", _) => Ask::Block {
+                holding,
+                on: abide_core::run::command::BlockOn::Auth { tool: "drive".into(), account: None },
+                message: None,
+            },
+            ("pay", 3) => Ask::Fail {
+                holding,
+                fault: abide_core::run::command::Fault {
+                    class: Some(abide_core::contract::FailureClass::Fatal),
+                    message: "no funds".into(),
+                    ..Default::default()
+                },
+            },
+            _ => Ask::Complete {
+                holding,
+                report: abide_core::run::command::Report { output: Some("{\"ok\":1}".into()), ..Default::default() },
+            },
+        };
+        engine.report(&task, "w1", ask).await.expect("reported");
+    }
+    engine.cancel(&runs[0], "not wanted").await.expect("canceled");
+    engine.decide(&runs[1], "ana", true).await.expect("approved");
+    let pause = Command::new(Actor::user("ops"), Ask::Pause { reason: "look".into() });
+    engine.command(&runs[2], pause).await.expect("paused");
+    runs
+}
+
+#[tokio::test]
+async fn the_doctor_finds_nothing_in_a_healthy_store() {
+    let directory = Directory::new("healthy");
+    let engine = directory.engine();
+    populate(&engine).await;
+    let report = engine.doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+    assert!(report.runs >= 12 && report.events > 100 && report.payloads > 20, "{report:?}");
+}
+
+#[tokio::test]
+async fn the_doctor_finds_what_was_tampered_with() {
+    let directory = Directory::new("tampered");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let tampers = [
+        ("I1", "update runs set head = replace(head, '\"attempt\":1', '\"attempt\":2') where run_no = 2"),
+        ("I1", "update runs set state = 'running' where run_no = 3"),
+        ("I1", "update steps set row = json_set(row, '$.granted', 7) where run_no = 2 and path = 'nap'"),
+        ("I1", "delete from steps where run_no = 2 and path = 'nap'"),
+        ("I32", "delete from approvals where run_no = 3"),
+        ("I32", "delete from connection_waits"),
+        ("I34", "update runs set wake_at = null where run_no = 2"),
+        ("I10", "update payloads set bytes = x'6e756c6c20' where run_no = 2 and name = 'input'"),
+        ("I10", "delete from payloads where run_no = 2 and name = 'input'"),
+        ("I12", "update definitions set hash = zeroblob(32)"),
+        (
+            "I7",
+            "drop trigger run_events_never_change; update run_events set actor_id = 'mallory' where run_no = 2 and seq = 1",
+        ),
+        ("I2", "drop trigger run_events_stay; delete from run_events where run_no = 2 and seq = 2"),
+        ("I1", "insert into archiving values (2)"),
+    ];
+    let healthy = std::fs::read(directory.path().join("abide.db")).expect("the file");
+    for (rule, tamper) in tampers {
+        std::fs::write(directory.path().join("abide.db"), &healthy).expect("the healthy file");
+        let _ = std::fs::remove_file(directory.path().join("abide.db-wal"));
+        Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(tamper)).expect(tamper);
+        let engine = directory.engine();
+        let report = engine.doctor().await.expect("a report");
+        let found = report.problems.iter().any(|problem| problem.rule == rule);
+        assert!(found, "{tamper}: {:#?}", report.problems);
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn rebuilt_rows_are_byte_for_byte_the_same() {
+    let directory = Directory::new("rebuild");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let before = dump(&directory);
+    let files = Files::lock(directory.path()).expect("the lock");
+    assert!(rebuild::rebuild(&files).expect("rebuilt") >= 12);
+    drop(files);
+    assert_eq!(before, dump(&directory));
+    // Also when the rows were lost or wrong.
+    let damage = "update runs set head = '{}', state = 'queued', bucket = 'active';
+                  delete from steps where path = 'nap'; delete from ready_tasks; delete from approvals;";
+    Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(damage)).expect("damage");
+    let files = Files::lock(directory.path()).expect("the lock");
+    rebuild::rebuild(&files).expect("rebuilt");
+    drop(files);
+    assert_eq!(before, dump(&directory));
+    let report = directory.engine().doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+}
+
+/// Every row that is folded from the log.
+fn dump(directory: &Directory) -> Vec<String> {
+    let db = Connection::open(directory.path().join("abide.db")).expect("the file");
+    let mut rows = Vec::new();
+    for text in [
+        "select run_no || state || bucket || seq || coalesce(reason, '') || coalesce(step_id, '') || head from runs",
+        "select run_no || started from run_starts",
+        "select run_no || path || state || open || row || coalesce(last_heartbeat_at, '') from steps",
+        "select queue || handler || rank || issued_at || run_no || path || body from ready_tasks",
+        "select tool || account || run_no || path from connection_waits",
+        "select run_no || path || since || coalesce(until, '') from approvals",
+    ] {
+        let mut statement = db.prepare(text).expect(text);
+        let found = statement.query_map([], |row| row.get::<_, String>(0)).expect(text);
+        let mut found: Vec<String> = found.map(|row| row.expect(text)).collect();
+        found.sort();
+        rows.extend(found);
+    }
+    rows
+}
+
+#[tokio::test]
+async fn a_backup_under_load_is_a_healthy_store() {
+    let directory = Directory::new("backup");
+    let copy = Directory::new("backup-copy");
+    let engine = directory.engine();
+    let runs = populate(&engine).await;
+    let load = {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            for _ in 0..50 {
+                engine.start("small", json!({})).await.expect("a run");
+            }
+        })
+    };
+    engine.backup(copy.path().join("data")).await.expect("a backup");
+    assert!(engine.backup(copy.path().join("data")).await.is_err(), "a backup is never overwritten");
+    load.await.expect("load");
+    let restored = Engine::open(copy.path().join("data")).expect("the copy opens");
+    let report = restored.doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+    assert_eq!(restored.run(&runs[3]).await.expect("a record").run_id, runs[3]);
+}
+
+#[tokio::test]
+async fn events_cannot_be_changed_or_deleted_in_the_database() {
+    let directory = Directory::new("append");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let db = Connection::open(directory.path().join("abide.db")).expect("the file");
+    for text in ["update run_events set kind = 'x'", "delete from run_events", "delete from run_events where seq = 1"] {
+        let refused = db.execute(text, []).expect_err(text);
+        assert!(refused.to_string().contains("events"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn old_runs_move_to_the_archive_and_pinned_ones_stay() {
+    let directory = Directory::new("archive");
+    let clock = VirtualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let day = Span::from_secs(86_400);
+    let options = Options {
+        clock: Arc::new(clock.clone()),
+        retention: Retention::default().with(RunState::Succeeded, day),
+        ..Options::default()
+    };
+    let engine = Engine::open_with(directory.path(), options).expect("an engine");
+    engine.register(SMALL).await.expect("a document");
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let run = engine.start("small", json!({ "n": 1 })).await.expect("a run").run_id;
+        let task = engine.claim(claim("w1", &["tiny"], 1)).await.expect("a claim").remove(0);
+        engine.complete(&task, "w1", Some("{\"n\":2}".into())).await.expect("completed");
+        runs.push(run);
+    }
+    let open = engine.start("small", json!({})).await.expect("a run").run_id;
+    let pin = Command::new(Actor::user("ops"), Ask::Pin { pinned: true });
+    engine.command(&runs[1], pin).await.expect("pinned");
+    let before = engine.run(&runs[0]).await.expect("a record");
+    assert_eq!(engine.archive().await.expect("nothing is old"), 0);
+
+    clock.set(Timestamp::from_micros(1_800_000_000_000_000) + day + day);
+    assert_eq!(engine.archive().await.expect("two are"), 2);
+    let after = engine.run(&runs[0]).await.expect("still readable by id");
+    assert_eq!((after.state, after.as_of_seq, after.ended_at), (before.state, before.as_of_seq, before.ended_at));
+    let bundle = engine.archived(&runs[0]).await.expect("a bundle");
+    assert_eq!(bundle.payload(&"only/output".into()).as_deref(), Some("{\"n\":2}"));
+    assert!(engine.archived(&runs[1]).await.is_err(), "a pinned run stays");
+    assert!(engine.run(&open).await.is_ok());
+    let report = engine.doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+    assert_eq!((report.runs, report.archived), (2, 2));
+    // An archived run cannot be started again under its name, nor changed.
+    let again = NewRun { run_id: Some(runs[0].clone()), ..NewRun::of("small", "{}", Actor::user("ben")) };
+    assert!(engine.start_run(again).await.is_err());
+}
+
+#[tokio::test]
+async fn a_second_engine_on_the_same_directory_is_refused() {
+    let directory = Directory::new("lock");
+    let engine = directory.engine();
+    let refused = Engine::open(directory.path()).expect_err("only one");
+    assert!(refused.to_string().contains("another process uses"), "{refused}");
+    engine.shutdown().await;
+    drop(engine);
+    directory.engine();
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let directory = Directory::new("newer");
+    drop(directory.engine());
+    let db = Connection::open(directory.path().join("abide.db")).expect("the file");
+    db.pragma_update(None, "user_version", 99).expect("a newer schema");
+    drop(db);
+    let refused = Engine::open(directory.path()).expect_err("too new");
+    assert!(refused.to_string().contains("newer program"), "{refused}");
+}
