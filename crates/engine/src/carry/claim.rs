@@ -146,7 +146,8 @@ impl<S: Store> Lane<S> {
         self.claim_task(batch, key, &path, worker, None, None)
     }
 
-    /// A claim that is repeated with the same id gets the same leases, as far as they live.
+    /// A claim that is repeated with the same id gets the same leases, as far as they live, and never others: whoever asks
+    /// for more asks anew.
     fn claimed_before(
         &mut self,
         batch: &mut Batch,
@@ -159,14 +160,17 @@ impl<S: Store> Lane<S> {
         let ids: Vec<TaskId> =
             serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         let mut tasks = Vec::new();
-        for (run_id, path) in ids.iter().filter_map(TaskId::place) {
+        for (id, (run_id, path)) in ids.iter().filter_map(|id| Some((id, id.place()?))) {
             let key = RunKey { namespace: namespace.clone(), run_id };
             let row = row_of(&path);
-            if self.open(batch, &key)?.is_some() {
+            let Some(open) = self.open(batch, &key)? else { continue };
+            let task = open.run.step(row.as_str()).and_then(|step| step.task.as_ref());
+            // The step may be further: its probe, or its next attempt, is not what was claimed.
+            if task.is_some_and(|task| task.id == *id && task.lease.is_some()) {
                 tasks.extend(self.claim_task(batch, &key, &row, &claim.worker, claim.window, Some(claim_id))?);
             }
         }
-        Ok(Some(tasks).filter(|tasks| !tasks.is_empty()))
+        Ok(Some(tasks))
     }
 
     fn remember_claim(

@@ -217,6 +217,11 @@ impl Store for Faulty {
         self.inner.load_run(key)
     }
 
+    fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
+        self.strike()?;
+        self.inner.is_archived(key)
+    }
+
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
         self.strike()?;
         self.inner.load(no, needs)

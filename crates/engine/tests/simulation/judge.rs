@@ -383,7 +383,7 @@ impl Judge {
                 }
                 Ok(())
             }
-            Ok(Answer::Released(_) | Answer::Registered { .. }) => Ok(()),
+            Ok(_) => Ok(()),
             Err(why) => {
                 self.refusals.insert(why.code());
                 let accident = matches!(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use abide_core::ids::Digest;
 
 #[derive(Clone, Debug)]
+#[expect(dead_code, reason = "read by people, when something happened twice")]
 pub struct Deed {
     pub at: i64,
     pub worker: String,

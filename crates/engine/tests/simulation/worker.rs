@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use abide_core::contract::{FailureClass, StepState};
-use abide_core::definition::EffectKind;
+use abide_core::definition::{EffectKind, OnCancel};
 use abide_core::ids::{Digest, Handler, Namespace, Path, Queue, WorkflowId};
 use abide_core::run::command::{
     Actor, ApprovalAsked, Ask, BlockOn, CodedWait, Fault, Holding, Json, Next, Outcome, Reply, Report, StepBegin,
@@ -117,7 +117,7 @@ impl World {
             return self.at(pause, Event::Poll(w));
         }
         worker.claims += 1;
-        let claim_id = Some(format!("{}-{}", worker.name, worker.claims)).filter(|_| worker.claims % 8 != 0);
+        let claim_id = Some(format!("{}-{}", worker.name, worker.claims)).filter(|_| !worker.claims.is_multiple_of(8));
         let wanted = Wanted { queues: vec![Queue::from("default")], handlers: worker.handlers.clone() };
         let (name, max, namespace) =
             (worker.name.as_str().into(), worker.slots - worker.jobs.len(), worker.namespace.clone());
@@ -457,7 +457,15 @@ impl World {
             }
             Some((name, _)) => wait.push(StepWait {
                 step_id: Path::from(*name),
-                on: CodedWait::Child { workflow: WorkflowId::from("leaf"), version: None, input: "{}".into() },
+                on: CodedWait::Child {
+                    workflow: WorkflowId::from("leaf"),
+                    version: None,
+                    input: "{}".into(),
+                    wait: true,
+                    on_cancel: OnCancel::Cancel,
+                    deadline: None,
+                    at_deadline: None,
+                },
             }),
             None if done.is_empty() => {
                 let report = Report { output: Some("1".into()), ..Report::default() };
@@ -563,5 +571,6 @@ pub fn approval() -> ApprovalAsked {
         not_requester: false,
         deadline: None,
         at_deadline: None,
+        form: None,
     }
 }

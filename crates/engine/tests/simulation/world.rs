@@ -11,7 +11,7 @@ use abide_engine::carry::{Lane, SERVING_GAP};
 use abide_engine::clock::{Clock, VirtualClock};
 use abide_engine::ids::Ids;
 use abide_engine::request::{Answer, Asked, Error, Register};
-use abide_engine::store::sqlite::{Files, Sqlite};
+use abide_engine::store::sqlite::{Files, Readers, Sqlite};
 use abide_engine::{Request, What};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -67,7 +67,6 @@ pub struct Report {
     pub hours: f64,
     pub steps: u64,
     pub runs: usize,
-    pub ended: usize,
     pub events: u64,
     pub checks: u64,
     pub trace: u64,
@@ -193,9 +192,11 @@ impl World {
         self.at(0, Event::Somebody);
         self.at(SECOND, Event::Weather);
         self.until(self.setting.storm, false)?;
+        self.ask_the_doctor()?;
         self.calm_down();
         self.until(self.setting.storm + CALM, true)?;
         self.check_everything()?;
+        self.ask_the_doctor()?;
         match self.judge.runs.values().find(|seen| !seen.run.is_terminal()) {
             Some(seen) => {
                 let (no, state) = (seen.no, seen.run.head.state);
@@ -212,7 +213,6 @@ impl World {
             hours: self.t as f64 / HOUR as f64,
             steps: self.steps,
             runs: self.judge.runs.len(),
-            ended: self.judge.runs.values().filter(|seen| seen.run.is_terminal()).count(),
             events: self.judge.events,
             checks: self.judge.checks,
             trace: self.trace,
@@ -534,6 +534,18 @@ impl World {
             frees: None,
             died,
             clean: !since,
+        }
+    }
+
+    /// What users run finds nothing either.
+    fn ask_the_doctor(&self) -> Judged {
+        let readers = Readers::new(self.files.clone()).expect("readers");
+        match abide_engine::doctor::examine(&readers) {
+            Ok(report) => match report.problems.first() {
+                Some(problem) => broken(problem.rule, format!("the doctor says: {problem}")),
+                None => Ok(()),
+            },
+            Err(error) => broken("store", error.to_string()),
         }
     }
 
