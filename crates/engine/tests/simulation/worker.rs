@@ -132,7 +132,7 @@ impl World {
         if self.workers[w].name != claim.worker.as_str() {
             return;
         }
-        let pause = self.random.between(50 * MILLI, if self.calm { 3 } else { 40 } * SECOND);
+        let pause = self.random.between(50 * MILLI, if self.calm { 3 } else { 70 } * SECOND);
         match heard {
             Heard::Answer(Ok(Answer::Tasks(tasks))) => {
                 for task in tasks {
