@@ -100,7 +100,7 @@ pub fn examine_run(db: &Db, no: RunNo, report: &mut Report) -> Stored {
     for Violation { rule, what } in broken_log(&whole.log) {
         report.add(Some(&whole.key), rule, what);
     }
-    for Violation { rule, what } in broken(&run, whole.wake_at, Timestamp::default()) {
+    for Violation { rule, what } in broken(&run, whole.wake_at, check::serving_since(db)?) {
         report.add(Some(&whole.key), rule, what);
     }
     compare_rows(db, &whole, &run, report)?;

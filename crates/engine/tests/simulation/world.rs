@@ -158,7 +158,7 @@ impl World {
             requests: 0,
             jobs_made: 0,
             calm: false,
-            pace: random.between(15, 120) * SECOND,
+            pace: random.between(20, 160) * SECOND,
             random,
             steps: 0,
             engine_now: Timestamp::default(),
@@ -466,8 +466,10 @@ impl World {
         if !dead && carried.is_ok() && !since {
             self.judge.check_rest(self.engine_now, lane.due_at())?;
         }
-        if self.steps.is_multiple_of(256) {
+        if self.steps.is_multiple_of(2_048) {
             self.judge.check_all(&step)?;
+        } else if self.steps.is_multiple_of(128) {
+            self.judge.check_between()?;
         }
         if dead {
             let all = std::mem::take(&mut self.parked).into_iter().map(|(letter, _)| letter);
@@ -599,6 +601,11 @@ impl World {
     fn boot(&mut self) {
         locked(&self.faults).dead = false;
         self.clock.set(self.engine_clock());
+        // A process that died knew perhaps a later time, and told nobody.
+        self.engine_now = self.clock.now().max(self.judge.served().unwrap_or_default());
+        if self.gap_ended > self.engine_now {
+            self.gap_ended = Timestamp::default();
+        }
         let store = Sqlite::open(self.files.clone()).expect("the store opens again");
         match self.lane_on(Faulty::new(store, self.faults.clone())) {
             Ok(lane) => {

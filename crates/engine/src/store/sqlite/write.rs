@@ -1,9 +1,9 @@
 //! Writing: every row that a batch of decisions changed, and nothing else.
 
-use abide_core::ids::Path;
+use abide_core::ids::{Digest, Path};
 use abide_core::run::Started;
 use abide_core::run::event::Record;
-use abide_core::run::step::Step;
+use abide_core::run::step::{Callback, Step};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, params};
 
@@ -315,11 +315,20 @@ fn write_found(db: &Db, no: RunNo, key: &RunKey, started: &Started, before: Opti
             db.prepare_cached(text)?.execute(params![namespace, no, path, since.micros(), micros(until)])?;
         }
     }
-    let known = before.map_or(0, |before| before.callbacks.len());
-    for callback in after.callbacks.iter().skip(known) {
-        // A token stays known when it was used: who uses it again is told so.
+    write_callbacks(db, no, before, after)
+}
+
+/// A token stays known when it was used: who uses it again is told so. It goes when another one takes its name.
+fn write_callbacks(db: &Db, no: RunNo, before: Option<&Step>, after: &Step) -> Stored {
+    let known = before.map_or(&[][..], |before| before.callbacks.as_slice());
+    let lacks = |list: &[Callback], token: &Digest| !list.iter().any(|callback| callback.token_hash == *token);
+    for gone in known.iter().filter(|callback| lacks(&after.callbacks, &callback.token_hash)) {
+        let text = "delete from callbacks where token_hash = ?1 and run_no = ?2";
+        db.prepare_cached(text)?.execute(params![gone.token_hash.0.as_slice(), no])?;
+    }
+    for new in after.callbacks.iter().filter(|callback| lacks(known, &callback.token_hash)) {
         let text = "insert or ignore into callbacks (token_hash, run_no, path) values (?1, ?2, ?3)";
-        db.prepare_cached(text)?.execute(params![callback.token_hash.0.as_slice(), no, path])?;
+        db.prepare_cached(text)?.execute(params![new.token_hash.0.as_slice(), no, after.path.as_str()])?;
     }
     Ok(())
 }
