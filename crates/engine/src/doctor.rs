@@ -178,7 +178,7 @@ fn findable_of(run: &Working) -> Findable {
     let mut found = Findable { labels: run.head.started.labels.clone(), ..Findable::default() };
     for step in run.steps.values().flatten() {
         let path = step.path.to_string();
-        if let Some(ready) = rows::ready(&run.head, step) {
+        if let Some(ready) = rows::ready(&run.head.started, step) {
             let (queue, handler) = (ready.queue.to_string(), ready.handler.to_string());
             found.ready.insert((queue, handler, ready.rank, ready.issued_at.micros(), path.clone(), ready.body));
         }

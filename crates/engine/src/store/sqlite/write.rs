@@ -1,13 +1,13 @@
 //! Writing: every row that a batch of decisions changed, and nothing else.
 
 use abide_core::ids::{Digest, Path};
+use abide_core::run::Started;
 use abide_core::run::event::Record;
 use abide_core::run::step::{Callback, Step};
-use abide_core::run::{Head, Started};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, params};
 
-use super::super::{RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
+use super::super::{RunKey, RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
 use super::{Sqlite, corrupt};
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
@@ -126,7 +126,7 @@ fn write_run(db: &Db, write: &RunWrite) -> Stored {
         update_run(db, write)?;
     }
     for step in &write.steps {
-        write_step(db, write.no, &write.head, step)?;
+        write_step(db, write.no, &write.key, &write.started, step)?;
     }
     for (name, bytes) in &write.payloads {
         let text = "insert into payloads (run_no, name, bytes) values (?1, ?2, ?3)";
@@ -159,17 +159,17 @@ fn insert_event(db: &Db, no: RunNo, record: &Record) -> Stored {
 }
 
 fn insert_run(db: &Db, write: &RunWrite) -> Stored {
-    let head = &write.head;
-    let started: &Started = &head.started;
+    let started: &Started = &write.started;
+    let (namespace, run_id) = (write.key.namespace.as_str(), write.key.run_id.as_str());
     db.prepare_cached(INSERT_RUN)?.execute(params![
         write.no,
-        head.namespace.as_str(),
-        head.run_id.as_str(),
+        namespace,
+        run_id,
         started.workflow_id.as_str(),
         started.workflow_version,
         write.shown.bucket,
         write.shown.state.as_str(),
-        head.seq as i64,
+        write.to_seq as i64,
         write.shown.step_id.as_ref().map(Path::as_str),
         write.shown.reason.map(|reason| reason.as_str()),
         write.shown.failure_kind.map(|kind| kind.as_str()),
@@ -179,52 +179,51 @@ fn insert_run(db: &Db, write: &RunWrite) -> Stored {
         started.origin.as_ref().and_then(|origin| origin.run_id.as_ref()).map(|run| run.as_str()),
         started.unique,
         started.created_at.micros(),
-        head.updated_at.micros(),
-        micros(head.ended_at),
+        write.updated_at.micros(),
+        micros(write.ended_at),
         micros(write.wake_at.flatten()),
-        head.pinned,
-        json(head)?,
+        write.pinned,
+        write.head,
     ])?;
     let text = "insert into run_starts (run_no, started) values (?1, ?2)";
     db.prepare_cached(text)?.execute(params![write.no, json(started)?])?;
     for (name, value) in &started.labels {
         let text = "insert into run_labels (namespace, name, value, run_no) values (?1, ?2, ?3, ?4)";
-        db.prepare_cached(text)?.execute(params![head.namespace.as_str(), name, value, write.no])?;
+        db.prepare_cached(text)?.execute(params![namespace, name, value, write.no])?;
     }
     Ok(())
 }
 
 fn update_run(db: &Db, write: &RunWrite) -> Stored {
-    let (head, shown) = (&write.head, &write.shown);
+    let (head, shown) = (write.head.as_str(), &write.shown);
     let state = shown.state.as_str();
     let step_id = shown.step_id.as_ref().map(Path::as_str);
     let reason = shown.reason.map(|reason| reason.as_str());
-    let text = json(head)?;
     let changed = match write.wake_at {
         None => db.prepare_cached(UPDATE_RUN)?.execute(params![
             write.no,
             write.from_seq as i64,
             state,
-            head.seq as i64,
+            write.to_seq as i64,
             step_id,
             reason,
-            head.updated_at.micros(),
-            head.pinned,
-            text,
+            write.updated_at.micros(),
+            write.pinned,
+            head,
         ])?,
         Some(wake_at) => db.prepare_cached(MOVE_RUN)?.execute(params![
             write.no,
             write.from_seq as i64,
             state,
-            head.seq as i64,
+            write.to_seq as i64,
             step_id,
             reason,
-            head.updated_at.micros(),
-            head.pinned,
-            text,
+            write.updated_at.micros(),
+            write.pinned,
+            head,
             shown.bucket,
             shown.failure_kind.map(|kind| kind.as_str()),
-            micros(head.ended_at),
+            micros(write.ended_at),
             micros(wake_at),
         ])?,
     };
@@ -232,7 +231,7 @@ fn update_run(db: &Db, write: &RunWrite) -> Stored {
     if changed == 1 { Ok(()) } else { Err(StoreError::Conflict) }
 }
 
-pub(super) fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> Stored {
+pub(super) fn write_step(db: &Db, no: RunNo, key: &RunKey, started: &Started, write: &StepWrite) -> Stored {
     let StepWrite { before, after, only_live } = write;
     let path = after.path.as_str();
     let live = after.live.as_ref();
@@ -257,14 +256,14 @@ pub(super) fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> 
                 .execute(params![no, path, state, row, expires_at, beat_at, progress, open])?;
         }
     }
-    write_found(db, no, head, before.as_deref(), after)
+    write_found(db, no, key, started, before.as_deref(), after)
 }
 
 /// What makes the row findable: queues, connections, decisions, callbacks.
-fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &Step) -> Stored {
-    let namespace = head.namespace.as_str();
+fn write_found(db: &Db, no: RunNo, key: &RunKey, started: &Started, before: Option<&Step>, after: &Step) -> Stored {
+    let namespace = key.namespace.as_str();
     let path = after.path.as_str();
-    let (was, is) = (before.and_then(|before| rows::ready(head, before)), rows::ready(head, after));
+    let (was, is) = (before.and_then(|before| rows::ready(started, before)), rows::ready(started, after));
     if was != is {
         if let Some(was) = was.filter(|_| !is_planted(Bug::ReadyRowStays)) {
             db.prepare_cached(DELETE_READY)?.execute(params![
@@ -286,7 +285,7 @@ fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &S
                 is.issued_at.micros(),
                 no,
                 path,
-                head.run_id.as_str(),
+                key.run_id.as_str(),
                 is.body
             ])?;
         }
@@ -305,9 +304,9 @@ fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &S
             db.prepare_cached(text)?.execute(params![namespace, is.tool, is.account, no, path])?;
         }
     }
-    let key =
+    let span =
         |approval: Option<(_, &abide_core::run::step::Block)>| approval.map(|(_, block)| (block.since, block.until));
-    let (was, is) = (key(before.and_then(rows::approval)), key(rows::approval(after)));
+    let (was, is) = (span(before.and_then(rows::approval)), span(rows::approval(after)));
     if was != is {
         let text = "delete from approvals where namespace = ?1 and run_no = ?2 and path = ?3";
         db.prepare_cached(text)?.execute(params![namespace, no, path])?;

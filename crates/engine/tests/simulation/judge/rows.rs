@@ -184,7 +184,7 @@ pub fn check_found(db: &Db, seen: &Seen) -> Judged {
     let head = &seen.run.head;
     let open = || seen.run.open();
     let ready = open().filter_map(|step| {
-        let ready = rows::ready(head, step)?;
+        let ready = rows::ready(&head.started, step)?;
         Some(format!("{}|{}|{}|{}|{}", step.path, ready.queue, ready.handler, ready.rank, ready.issued_at.micros()))
     });
     let text = "

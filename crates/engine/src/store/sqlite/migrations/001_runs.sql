@@ -50,7 +50,10 @@ create table run_labels (
     primary key (namespace, name, value, run_no)
 ) strict, without rowid;
 
+-- Appended in the order of the commits: a batch fills pages instead of splitting one page per run. The index that finds
+-- the events of a run is small enough to stay where they were.
 create table run_events (
+    event_no   integer primary key,
     run_no     integer not null,
     seq        integer not null,
     v          integer not null,
@@ -66,9 +69,9 @@ create table run_events (
     attempt    integer,
     payload    text    not null,
     evidence   text,
-    hash       blob    not null,
-    primary key (run_no, seq)
-) strict, without rowid;
+    hash       blob    not null
+) strict;
+create unique index run_events_of on run_events (run_no, seq);
 
 -- Runs that are being moved to the archive; only their events may be deleted, and only with them.
 create table archiving (run_no integer primary key) strict;
