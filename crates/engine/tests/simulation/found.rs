@@ -131,7 +131,7 @@ fn a_repeated_claim_does_not_get_what_its_step_has_become() {
     let mut bench = Bench::new("found-claim");
     bench.start();
     let task = bench.claim("c1").remove(0);
-    assert_eq!(bench.claim("c1"), [task.clone()], "as long as it lives it is the same");
+    assert_eq!(bench.claim("c1").first(), Some(&task), "as long as it lives it is the same");
     let fault = Fault { class: None, message: "no answer".into(), ..Fault::default() };
     bench.tell(&task, |holding| Ask::Fail { holding, fault }).expect("failed");
     assert_eq!(bench.claim("c1"), [], "the probe is another task");

@@ -70,6 +70,8 @@ struct Body {
     done: Vec<StepDone>,
     /// The call whose answer it waits for; it hears it once.
     call: Option<u64>,
+    /// The engine let it begin the step at which it is, and it has not executed it yet.
+    begun: bool,
 }
 
 const SCRIPT: [(&str, &str); 6] =
@@ -513,6 +515,9 @@ impl World {
         match state {
             Some(StepState::Running) => {
                 let work = self.work_time();
+                if let Some(job) = self.job(w, id) {
+                    job.body.begun = true;
+                }
                 self.at(work, Event::Work(w, id));
             }
             Some(state) if state.is_ended() => {
@@ -527,6 +532,9 @@ impl World {
 
     /// The body executes one of its steps.
     fn body_step(&mut self, w: usize, id: u64) -> Judged {
+        if !self.job(w, id).is_some_and(|job| std::mem::take(&mut job.body.begun)) {
+            return Ok(());
+        }
         if !self.calm && self.random.chance(50) {
             self.worker_dies(w);
             return Ok(());
