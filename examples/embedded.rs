@@ -30,10 +30,9 @@ async fn charge(work: Work) -> Result<Value, abide_engine::Fault> {
     let charge = format!("ch_{}", &work.task.idempotency_key.to_string()[..8]);
     // From here on nothing is charged again, even if this worker dies before it answers.
     let receipt = json!({ "charge": charge, "amount": input["amount"] });
-    work.receipt(Some(&charge), Some(&receipt)).await.map_err(|error| abide_engine::Fault {
-        message: error.to_string(),
-        ..Default::default()
-    })?;
+    work.receipt(Some(&charge), Some(&receipt))
+        .await
+        .map_err(|error| abide_engine::Fault { message: error.to_string(), ..Default::default() })?;
     Ok(receipt)
 }
 

@@ -46,7 +46,12 @@ fn measure() {
     println!("{} parked runs started in {:.0?} {said}", count(), began.elapsed());
     child.kill().expect("kill -9");
     let _ = child.wait();
-    let disk: u64 = std::fs::read_dir(&full).into_iter().flatten().flatten().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
+    let disk: u64 = std::fs::read_dir(&full)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.metadata().map_or(0, |data| data.len()))
+        .sum();
     let report = served(&full);
     println!("disk: {} bytes a parked run", disk / count() as u64);
     println!("ready {:.2?} after kill -9 (empty store: {:.2?})", report.ready, baseline.ready);
@@ -138,8 +143,7 @@ async fn serve(directory: &Path) {
     for _ in 0..500 {
         engine.start("works", serde_json::json!({})).await.expect("a run");
         let wanted = Wanted { queues: vec![Queue::from("default")], handlers: Some(vec![Handler::from("work")]) };
-        let claim =
-            Claim { worker: WorkerId::from("w"), wanted, max: 1, window: None, claim_id: None, until: None };
+        let claim = Claim { worker: WorkerId::from("w"), wanted, max: 1, window: None, claim_id: None, until: None };
         let began = Instant::now();
         let task = engine.claim(claim).await.expect("a claim").pop().expect("a task");
         times.push(began.elapsed());
