@@ -378,13 +378,32 @@ impl<S: Store> Lane<S> {
         let key = RunKey { namespace: namespace.clone(), run_id };
         match self.open(batch, &key)? {
             Some(open) => Ok(Ok(Answer::Run(Box::new(open.told(abide_core::run::command::Reply::Replayed, true))))),
-            None => Ok(Err(no_run(&key.run_id))),
+            None => self.answer_of_archived(&key),
         }
+    }
+
+    /// A run that was archived meanwhile is still the run that was started under its key.
+    fn answer_of_archived(&mut self, key: &RunKey) -> Stored<Result<Answer, Error>> {
+        let Some((state, seq)) = self.store.archived(key)? else { return Ok(Err(no_run(&key.run_id))) };
+        let reply = abide_core::run::command::Reply::Replayed;
+        Ok(Ok(Answer::Run(Box::new(Told {
+            run_id: key.run_id.clone(),
+            state,
+            seq,
+            reply,
+            replayed: true,
+            task: None,
+        }))))
     }
 
     fn command(&mut self, batch: &mut Batch, namespace: &Namespace, asked: &ToRun) -> Stored<Result<Told, Error>> {
         let key = RunKey { namespace: namespace.clone(), run_id: asked.run_id.clone() };
-        let Some(open) = self.open(batch, &key)? else { return Ok(Err(no_run(&asked.run_id))) };
+        let Some(open) = self.open(batch, &key)? else {
+            return Ok(Err(match self.store.archived(&key)? {
+                Some((state, _)) => Error::Rejected { why: Rejection::RunTerminal(state), state: Some(state) },
+                None => no_run(&asked.run_id),
+            }));
+        };
         let current = open.run.head.seq;
         if let Some(expected) = asked.expected_seq.filter(|expected| *expected != current) {
             return Ok(Err(Error::VersionMismatch { current, expected }));

@@ -254,6 +254,8 @@ pub trait Store: Send {
     fn last_numbers(&mut self) -> Stored<(i64, RunNo)>;
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>>;
     fn is_archived(&mut self, key: &RunKey) -> Stored<bool>;
+    /// How a run of the archive ended, and its version.
+    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>>;
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>>;
     /// All rows of a run.
     fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>>;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
@@ -220,6 +221,11 @@ impl Store for Faulty {
     fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
         self.strike()?;
         self.inner.is_archived(key)
+    }
+
+    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
+        self.strike()?;
+        self.inner.archived(key)
     }
 
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {

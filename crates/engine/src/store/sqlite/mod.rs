@@ -14,6 +14,7 @@ pub mod rebuild;
 
 use std::sync::Arc;
 
+use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
@@ -144,6 +145,12 @@ impl Store for Sqlite {
     fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
         let text = "select 1 from archived_runs where run_id = ?1 and namespace = ?2";
         Ok(self.db.prepare_cached(text)?.exists(params![key.run_id.as_str(), key.namespace.as_str()])?)
+    }
+
+    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
+        let Some(archived) = archive::find(&self.db, key)? else { return Ok(None) };
+        let head = crate::archive::Bundle::unpack(&archived.bundle)?.head;
+        Ok(head.state.map(|state| (state, head.seq)))
     }
 
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
