@@ -201,7 +201,7 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
     rate
 }
 
-const LONG: &str = "workflow: long\nsteps:\n  - { id: items, for_each: input, parallel: 10, task: work }\n";
+const LONG: &str = "workflow: long\nsteps:\n  - { id: items, for_each: input, parallel: 10, task: work, with: { n: '${{ item }}' } }\n";
 
 /// What one item of a run costs the lane while its log is short, and when it has tens of thousands of events.
 async fn history(directory: &Path) -> (f64, f64, u64) {
