@@ -35,7 +35,10 @@ pub fn keys(data: &Path) -> BTreeMap<String, Vec<String>> {
 /// What a child acknowledged: its keys and their runs.
 pub fn acknowledged(said: &[String]) -> BTreeMap<String, String> {
     let words = said.iter().map(|line| line.split(' ').collect::<Vec<_>>());
-    words.filter(|words| words[..2.min(words.len())] == ["ack", "start"]).map(|words| (words[2].into(), words[3].into())).collect()
+    words
+        .filter(|words| words[..2.min(words.len())] == ["ack", "start"])
+        .map(|words| (words[2].into(), words[3].into()))
+        .collect()
 }
 
 /// The doctor finds nothing.
