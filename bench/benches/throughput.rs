@@ -37,10 +37,18 @@ fn main() {
     let rate = runtime.block_on(carried(&directory.join("carried"), runs));
     let alone = runtime.block_on(single(&directory.join("single")));
     let ratio = rate / bare_at_callers;
-    println!("through carry, {CALLERS} callers: {rate:.0} transitions/s, {:.0} % of the bare figure", ratio * 100.0);
+    println!("through carry, {CALLERS} callers: {rate:.0} commands/s, {:.0} % of the bare figure", ratio * 100.0);
+    // A claim moves the task and the run; a completion the task, the step, the body and the run. Each is an event.
+    let moves = 3.0 * rate;
+    println!("  that is {moves:.0} transitions/s in the log, {:.0} % of the bare figure", 300.0 * ratio);
     println!(
         "a single caller: {alone:?} a command, one bare commit: {bare_commit:?}, ratio {:.2}",
         alone.as_secs_f64() / bare_commit.as_secs_f64()
+    );
+    let (short, long, events) = runtime.block_on(history(&directory.join("history")));
+    println!(
+        "one item (claim and complete): {short:.0} µs of the processor while the log is short, {long:.0} µs after {events} events, ratio {:.2}",
+        long / short
     );
     let _ = std::fs::remove_dir_all(&directory);
     if std::env::var_os("ABIDE_BENCH_CHECK").is_some() {
@@ -188,9 +196,32 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
     }
     let rate = (2 * runs) as f64 / began.elapsed().as_secs_f64();
     let used = processor_time("abide-lane") - used;
-    println!("processor time of the lane: {:.1} µs a transition", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
+    println!("processor time of the lane: {:.1} µs a command", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
     engine.shutdown().await;
     rate
+}
+
+const LONG: &str = "workflow: long\nsteps:\n  - { id: items, for_each: input, parallel: 10, task: work }\n";
+
+/// What one item of a run costs the lane while its log is short, and when it has tens of thousands of events.
+async fn history(directory: &Path) -> (f64, f64, u64) {
+    let (items, window) = (6_000, 1_000);
+    let engine = Engine::open(directory).expect("an engine");
+    engine.register(LONG).await.expect("a document");
+    engine.start("long", (0..items).collect::<Vec<u32>>()).await.expect("a run");
+    let mut costs = Vec::new();
+    let (mut used, mut events) = (processor_time("abide-lane"), 0);
+    for n in 1..=items {
+        let task = engine.claim(claim(0)).await.expect("a claim").pop().expect("a task");
+        events = engine.complete(&task, "worker-0", Some("1".into())).await.expect("completed").seq;
+        if n % window == 0 {
+            let now = processor_time("abide-lane");
+            costs.push((now - used).as_secs_f64() * 1e6 / f64::from(window));
+            used = now;
+        }
+    }
+    engine.shutdown().await;
+    (costs[0], costs[costs.len() - 1], events)
 }
 
 async fn single(directory: &Path) -> Duration {

@@ -343,7 +343,7 @@ impl<S: Store> Lane<S> {
         let answer = match &request.what {
             What::Register(register) => self.register(batch, namespace, register)?.map(|answer| (answer, None)),
             What::Start(new) => with_run(self.start(batch, namespace, new)?),
-            What::Run(asked) => with_run(self.to_run(batch, namespace, asked)?),
+            What::Run(asked) => with_run(self.command(batch, namespace, asked)?),
             What::Rerun(rerun) => with_run(self.rerun(batch, namespace, rerun)?),
             What::Reconnected(connection) => self.reconnected(batch, namespace, connection)?,
             What::Broken(connection) => self.broken(batch, namespace, connection),
@@ -405,7 +405,7 @@ impl<S: Store> Lane<S> {
         }))))
     }
 
-    fn to_run(&mut self, batch: &mut Batch, namespace: &Namespace, asked: &ToRun) -> Stored<Result<Told, Error>> {
+    fn command(&mut self, batch: &mut Batch, namespace: &Namespace, asked: &ToRun) -> Stored<Result<Told, Error>> {
         let key = RunKey { namespace: namespace.clone(), run_id: asked.run_id.clone() };
         let Some(open) = self.open(batch, &key)? else {
             return Ok(Err(match self.store.archived(&key)? {
@@ -435,7 +435,6 @@ impl<S: Store> Lane<S> {
     }
 
     /// Raises the generation of a connection and marks everything that waits for it.
-    #[expect(clippy::type_complexity, reason = "an answer and what is kept of it")]
     fn reconnected(
         &mut self,
         batch: &mut Batch,

@@ -100,7 +100,7 @@ pub fn examine_run(db: &Db, no: RunNo, report: &mut Report) -> Stored {
     for Violation { rule, what } in broken_log(&whole.log) {
         report.add(Some(&whole.key), rule, what);
     }
-    for Violation { rule, what } in broken(&run, whole.wake_at, Timestamp::default()) {
+    for Violation { rule, what } in broken(&run, whole.wake_at, check::serving_since(db)?) {
         report.add(Some(&whole.key), rule, what);
     }
     compare_rows(db, &whole, &run, report)?;
@@ -178,7 +178,7 @@ fn findable_of(run: &Working) -> Findable {
     let mut found = Findable { labels: run.head.started.labels.clone(), ..Findable::default() };
     for step in run.steps.values().flatten() {
         let path = step.path.to_string();
-        if let Some(ready) = rows::ready(&run.head, step) {
+        if let Some(ready) = rows::ready(&run.head.started, step) {
             let (queue, handler) = (ready.queue.to_string(), ready.handler.to_string());
             found.ready.insert((queue, handler, ready.rank, ready.issued_at.micros(), path.clone(), ready.body));
         }

@@ -162,9 +162,7 @@ impl Engine {
     /// Asks for anything. The answer comes when it is durable; dropping the future does not take the request back.
     pub async fn ask(&self, request: Request) -> Result<Answer, Error> {
         let (asked, answer) = Asked::new(request);
-        if let Err((_, why)) = self.inner.requests.push(asked) {
-            return Err(why);
-        }
+        self.inner.requests.push(asked)?;
         answer.await.unwrap_or(Err(Error::OutcomeUnknown))
     }
 

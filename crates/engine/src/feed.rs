@@ -121,7 +121,6 @@ impl Feed {
 
 impl Engine {
     /// The last commit of a page after a position, how many commits it has, and their changes in this namespace.
-    #[expect(clippy::type_complexity, reason = "a page, or nothing when the position is too old")]
     fn changes_after(&self, after: i64) -> Stored<Option<(i64, usize, Vec<Change>)>> {
         self.readers().read(|db| {
             let Some(commits) = read::commits_after(db, after, PAGE)? else { return Ok(None) };

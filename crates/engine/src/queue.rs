@@ -34,16 +34,16 @@ struct Lines {
 }
 
 impl Requests {
-    /// Puts a request in line, or gives it back with the reason why not.
-    pub fn push(&self, asked: Asked) -> Result<(), (Asked, Error)> {
+    /// Puts a request in line, or says why not.
+    pub fn push(&self, asked: Asked) -> Result<(), Error> {
         let (report, bytes) = (is_report(&asked), bytes_of(&asked));
         let mut lines = self.lock();
         if lines.closed {
-            return Err((asked, Error::ShuttingDown));
+            return Err(Error::ShuttingDown);
         }
         let line = if report { &lines.reports } else { &lines.others };
         if line.len() >= MOST_WAITING || lines.bytes + bytes > MOST_BYTES {
-            return Err((asked, Error::Overloaded));
+            return Err(Error::Overloaded);
         }
         lines.bytes += bytes;
         let line = if report { &mut lines.reports } else { &mut lines.others };

@@ -148,6 +148,7 @@ pub struct Work {
 
 impl Work {
     /// The task's input, as the type that the handler expects.
+    #[expect(clippy::result_large_err, reason = "it is what a handler returns")]
     pub fn input<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         serde_json::from_str(&self.task.input).map_err(|error| fault(FailureClass::Validation, error.to_string()))
     }

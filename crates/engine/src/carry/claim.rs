@@ -15,6 +15,9 @@ use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskRe
 use crate::store::{Candidate, Found, Kept, RunKey, Store, StoreError, Stored, Wanted};
 use crate::testing::{Bug, is_planted};
 
+/// More workers than this do not wait at the same time: the rest is told to come back.
+const MOST_PARKED: usize = 50_000;
+
 /// A worker that waits for a task.
 #[derive(Debug)]
 pub(super) struct Parked {
@@ -34,6 +37,7 @@ impl<S: Store> Lane<S> {
         let mut others = Vec::with_capacity(asked.len());
         for one in asked {
             match one.request.what {
+                What::Claim(_) if self.parked.len() >= MOST_PARKED => drop(one.reply.send(Err(Error::Overloaded))),
                 What::Claim(claim) => {
                     let namespace = one.request.namespace;
                     self.listeners.heard(&namespace, &claim, self.clock.now());

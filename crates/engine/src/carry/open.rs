@@ -15,7 +15,7 @@ use super::{Batch, Lane};
 use crate::hub::Committed;
 use crate::message::{End, Message};
 use crate::request::Told;
-use crate::store::rows::{self, Shown};
+use crate::store::rows;
 use crate::store::{
     Found, Loaded, PostKey, Posted, RunKey, RunNo, RunWrite, StepWrite, Store, StoreError, Stored, Touched, Writes,
 };
@@ -146,11 +146,11 @@ impl Open {
     }
 
     /// Everything that must be written, and nothing else.
-    fn write(&mut self, now: Timestamp) -> Option<(RunWrite, Shown)> {
+    fn write(&mut self, key: &RunKey, now: Timestamp) -> Stored<Option<RunWrite>> {
         let wake_at = self.next_wake(now);
         let moved = wake_at != self.stored_wake;
         if self.records.is_empty() && self.beaten.is_empty() && !moved {
-            return None;
+            return Ok(None);
         }
         let shown = rows::shown(&self.run);
         let reindexed = moved || shown.bucket != self.stored_bucket || self.from_seq == 0;
@@ -166,11 +166,24 @@ impl Open {
                 steps.push(StepWrite { before: None, after: after.clone(), only_live: true });
             }
         }
+        let head = &self.run.head;
+        // A heartbeat leaves the head as it is.
+        let text = match self.records.is_empty() && !reindexed {
+            true => String::new(),
+            false => serde_json::to_string(head).map_err(|error| StoreError::Failed(error.to_string()))?,
+        };
+        let bucket = shown.bucket;
         let write = RunWrite {
             no: self.no,
             from_seq: self.from_seq,
-            head: self.run.head.clone(),
-            shown: shown.clone(),
+            to_seq: head.seq,
+            key: key.clone(),
+            started: head.started.clone(),
+            updated_at: head.updated_at,
+            ended_at: head.ended_at,
+            pinned: head.pinned,
+            head: text,
+            shown,
             wake_at: reindexed.then_some(wake_at.filter(|_| !is_planted(Bug::TimerLost))),
             records: std::mem::take(&mut self.records),
             steps,
@@ -178,8 +191,8 @@ impl Open {
         };
         self.from_seq = self.run.head.seq;
         self.stored_wake = wake_at;
-        self.stored_bucket = shown.bucket;
-        Some((write, shown))
+        self.stored_bucket = bucket;
+        Ok(Some(write))
     }
 
     fn load(&mut self, found: Vec<Found>) {
@@ -306,17 +319,17 @@ impl<S: Store> Lane<S> {
     pub(super) fn flush(&mut self, batch: &mut Batch) -> Stored {
         for (key, open) in &mut batch.runs {
             let from_seq = open.from_seq;
-            let Some((write, shown)) = open.write(batch.now) else { continue };
-            if write.head.seq > from_seq {
-                let to_seq = write.head.seq;
+            let Some(write) = open.write(key, batch.now)? else { continue };
+            if write.to_seq > from_seq {
+                let to_seq = write.to_seq;
                 if batch.touched.is_empty() || !is_planted(Bug::TouchedIncomplete) {
                     batch.touched.push(Touched { no: write.no, from_seq: from_seq + 1, to_seq });
                 }
                 batch.committed.push(Committed {
                     key: key.clone(),
                     no: write.no,
-                    workflow: write.head.started.workflow_id.clone(),
-                    state: shown.state,
+                    workflow: write.started.workflow_id.clone(),
+                    state: write.shown.state,
                     from_seq: from_seq + 1,
                     to_seq,
                 });

@@ -12,7 +12,7 @@ use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, PayloadName, Queu
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::step::{Connection, Step};
-use abide_core::run::{ConnectionFacts, Head, LateAnswer, Need, Working};
+use abide_core::run::{ConnectionFacts, LateAnswer, Need, Started, Working};
 use abide_core::time::Timestamp;
 
 use crate::message::Message;
@@ -163,7 +163,14 @@ pub struct RunWrite {
     pub no: RunNo,
     /// The version that the store must have; 0 for a run that begins.
     pub from_seq: u64,
-    pub head: Head,
+    pub to_seq: u64,
+    pub key: RunKey,
+    pub started: Arc<Started>,
+    pub updated_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub pinned: bool,
+    /// The whole head, as it is stored.
+    pub head: String,
     /// What lists filter by.
     pub shown: rows::Shown,
     /// When the sweep looks at it, if that changes.

@@ -5,7 +5,7 @@ use abide_core::contract::{FailureKind, ReasonType, RunState};
 use abide_core::ids::{Digest, Handler, Path, Queue};
 use abide_core::run::event::Carries;
 use abide_core::run::step::{ApprovalWait, Block, Connection, Step, TaskKind, Wait};
-use abide_core::run::{Head, Working, project};
+use abide_core::run::{Started, Working, project};
 use abide_core::time::Timestamp;
 
 /// What lists filter by.
@@ -56,12 +56,12 @@ fn place(run: &Working) -> (Option<Path>, Option<ReasonType>) {
     }
 }
 
-pub fn ready(head: &Head, step: &Step) -> Option<Ready> {
+pub fn ready(started: &Started, step: &Step) -> Option<Ready> {
     let task = step.task.as_ref().filter(|task| task.lease.is_none())?;
     Some(Ready {
         queue: task.queue.clone(),
         handler: task.handler.clone(),
-        rank: -i64::from(head.started.priority),
+        rank: -i64::from(started.priority),
         issued_at: task.issued_at,
         body: task.kind == TaskKind::Body,
     })

@@ -18,6 +18,7 @@ pub const DOCUMENTS: &[(&str, u64, &str)] = &[
     ("drive", 5, DRIVE),
     ("joins", 3, JOINS),
     ("leaf", 1, LEAF),
+    ("cases", 3, CASES),
 ];
 
 const ORDER: &str = r#"
@@ -86,6 +87,15 @@ workflow: crowd
 steps:
   - { id: all, for_each: input.items, as: item, parallel: 24, child: leaf, with: { n: "${{ index }}" } }
   - { id: end, task: t.end }
+"#;
+
+const CASES: &str = r#"
+workflow: cases
+steps:
+  - { id: first, task: t.first, on_result: [ { when: 'failure.class == "fatal"', then: skip }, { when: output.again, then: complete } ] }
+  - { id: second, task: t.second }
+  - { id: third, task: t.third, on_result: [ { when: output.again, then: { go_to: second, max_visits: 4 } } ] }
+  - { id: fourth, task: t.fourth }
 "#;
 
 const LEAF: &str = r#"

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Path, RunId};
 use abide_core::run::Working;
-use abide_core::run::command::{Actor, ActorKind, Ask, Reply};
+use abide_core::run::command::{Actor, ActorKind, Ask, Next, Reply};
 use abide_core::run::invariant::{self, LogReader};
 use abide_core::run::step::{Connection, Step, Wait};
 use abide_core::time::{Span, Timestamp};
@@ -205,12 +205,16 @@ impl Judge {
         )
     }
 
-    /// Everything at once: also what nobody touched, and what no run knows of.
+    /// Everything at once: also what nobody touched.
     pub fn check_all(&mut self, step: &Moment) -> Judged {
-        let written = self.runs.keys().copied().collect::<Vec<_>>();
-        for no in written {
+        for no in self.runs.keys().copied().collect::<Vec<_>>() {
             self.check_run(no, step)?;
         }
+        self.check_between()
+    }
+
+    /// What holds between runs, and rows that no run knows of.
+    pub fn check_between(&self) -> Judged {
         let of_runs = [
             ("runs", self.runs.len()),
             ("ready_tasks", self.count(|seen| seen.run.open().filter(|row| row.is_ready()).count())),
@@ -426,7 +430,8 @@ impl Judge {
         };
         let ended_now = lease.ended.is_none_or(|ended| ended == step.number);
         match &told.reply {
-            Reply::Replayed => Ok(()),
+            // A released body that repeats its call is told the same again.
+            Reply::Replayed | Reply::Body { next: Next::Released, .. } => Ok(()),
             Reply::Beat { .. } | Reply::Effect { .. } | Reply::Body { .. } if ended_now => Ok(()),
             Reply::Done | Reply::Recorded if lease.ended == Some(step.number) => Ok(()),
             Reply::Done if matches!(**ask, Ask::Callback { .. }) && ended_now => Ok(()),

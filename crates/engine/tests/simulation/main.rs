@@ -2,6 +2,7 @@
 
 mod documents;
 mod faulty;
+mod found;
 mod judge;
 mod letter;
 mod outside;
@@ -12,6 +13,7 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abide_core::run::event::Fact;
 use abide_engine::clock::Stopwatch;
 use abide_engine::testing::{Bug, plant};
 
@@ -46,6 +48,9 @@ const WEATHER: &[&str] = &[
     "worker died",
     "zombie",
 ];
+
+/// A state is entered under its own name, and a million events are too many for a test.
+const NEVER: [&str; 2] = ["run.entered", "history.filled"];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -131,8 +136,9 @@ fn hundreds_of_hours_of_storms_break_nothing() {
     let unseen: Vec<_> =
         abide_core::contract::RunState::ALL.iter().filter(|state| !sum.states.contains(state)).collect();
     assert!(unseen.is_empty(), "no run ever was {unseen:?}");
-    let kinds: Vec<_> = abide_core::run::event::Fact::KINDS.iter().filter(|kind| !sum.kinds.contains(**kind)).collect();
-    assert!(kinds.len() <= 4, "events that never happened: {kinds:?}");
+    let kinds: Vec<_> =
+        Fact::KINDS.iter().filter(|kind| !sum.kinds.contains(**kind) && !NEVER.contains(kind)).collect();
+    assert!(kinds.is_empty(), "events that never happened: {kinds:?}");
 }
 
 #[test]

@@ -210,6 +210,7 @@ impl World {
         let happened = self.outside.happened(&idempotency_key(&seen.run.head, &path, step.group, None));
         let told = match (happened, luck) {
             (true, _) => complete(),
+            (false, 0) if undoing && !willing => Resolution::Skip,
             (false, _) if undoing && allowed.contains(&"retry") => Resolution::Retry { new_key: false },
             (false, _) if !allowed.contains(&"retry") => Resolution::Fail,
             (false, 0) if !willing => Resolution::Skip,

@@ -68,6 +68,10 @@ enum Plan {
 struct Body {
     at: usize,
     done: Vec<StepDone>,
+    /// The call whose answer it waits for; it hears it once.
+    call: Option<u64>,
+    /// The engine let it begin the step at which it is, and it has not executed it yet.
+    begun: bool,
 }
 
 const SCRIPT: [(&str, &str); 6] =
@@ -132,7 +136,7 @@ impl World {
         if self.workers[w].name != claim.worker.as_str() {
             return;
         }
-        let pause = self.random.between(50 * MILLI, if self.calm { 3 } else { 40 } * SECOND);
+        let pause = self.random.between(50 * MILLI, if self.calm { 3 } else { 70 } * SECOND);
         match heard {
             Heard::Answer(Ok(Answer::Tasks(tasks))) => {
                 for task in tasks {
@@ -371,11 +375,16 @@ impl World {
                         r#"{"found":true,"output":{"done":true,"x":1}}"#
                     }
                     TaskKind::Reconcile => r#"{"found":false}"#,
-                    _ if !self.calm && self.random.chance(100) => r#"{"done":false}"#,
+                    _ if !self.calm && self.random.chance(100) => r#"{"done":false,"again":true}"#,
                     _ if !self.calm && self.random.chance(20) => "null",
                     _ => r#"{"done":true,"x":1}"#,
                 };
-                let outcome = if !self.calm && self.random.chance(10) { Outcome::Noop } else { Outcome::Ok };
+                let outcome = match self.random.below(100) {
+                    _ if self.calm => Outcome::Ok,
+                    0 => Outcome::Noop,
+                    1..=4 => Outcome::Break,
+                    _ => Outcome::Ok,
+                };
                 Ask::Complete { holding, report: Report { output: Some(output.into()), outcome, ..Report::default() } }
             }
         })
@@ -438,6 +447,7 @@ impl World {
                     self.drop_job(w, id);
                 }
             }
+            (Ask::Steps { .. }, Heard::Answer(Ok(_))) if job.body.call.take() != Some(letter.request) => {}
             (Ask::Steps { .. }, Heard::Answer(Ok(_))) => self.body_heard(w, id, told.map(|told| told.reply.clone())),
             (_, Heard::Answer(Ok(_))) => self.drop_job(w, id),
         }
@@ -476,6 +486,10 @@ impl World {
             None => {}
         }
         self.say(w, id, Ask::Steps { holding, done, begin, wait });
+        let call = Some(self.requests);
+        if let Some(job) = self.job(w, id) {
+            job.body.call = call;
+        }
     }
 
     fn body_heard(&mut self, w: usize, id: u64, reply: Option<Reply>) {
@@ -501,6 +515,9 @@ impl World {
         match state {
             Some(StepState::Running) => {
                 let work = self.work_time();
+                if let Some(job) = self.job(w, id) {
+                    job.body.begun = true;
+                }
                 self.at(work, Event::Work(w, id));
             }
             Some(state) if state.is_ended() => {
@@ -515,6 +532,9 @@ impl World {
 
     /// The body executes one of its steps.
     fn body_step(&mut self, w: usize, id: u64) -> Judged {
+        if !self.job(w, id).is_some_and(|job| std::mem::take(&mut job.body.begun)) {
+            return Ok(());
+        }
         if !self.calm && self.random.chance(50) {
             self.worker_dies(w);
             return Ok(());

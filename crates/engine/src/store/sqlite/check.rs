@@ -70,6 +70,12 @@ pub fn run_numbers(db: &Db, after: RunNo, limit: usize) -> Stored<Vec<RunNo>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// Since when an engine has served without a gap: no lease is over before a full window after it.
+pub fn serving_since(db: &Db) -> Stored<Timestamp> {
+    let since = db.prepare_cached("select since from serving")?.query_row([], |row| row.get(0)).optional()?;
+    Ok(since.map_or(Timestamp::default(), Timestamp::from_micros))
+}
+
 /// How a run is named; it stands in no log.
 pub fn identity(db: &Db, no: RunNo) -> Stored<RunKey> {
     let text = "select namespace, run_id from runs where run_no = ?1";

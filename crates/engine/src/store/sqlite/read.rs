@@ -338,8 +338,11 @@ pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<Wor
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// A commit, and what it touched.
+pub type Commit = (i64, Vec<Touched>);
+
 /// What the commits after a position touched, in order; `None` when the position is no longer known.
-pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<(i64, Vec<Touched>)>>> {
+pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<Commit>>> {
     let first: Option<i64> = db.prepare_cached("select min(batch) from batches")?.query_row([], |row| row.get(0))?;
     if first.is_some_and(|first| after + 1 < first) {
         return Ok(None);

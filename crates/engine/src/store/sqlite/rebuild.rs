@@ -44,9 +44,10 @@ fn rebuild_run(db: &Db, no: RunNo) -> Stored {
         Arc::make_mut(step).live = known.or_else(|| step.live.clone());
     }
     db.prepare_cached("delete from steps where run_no = ?1")?.execute([no])?;
+    let mut hot = write::Hot::new(db);
     for step in run.steps.values().flatten() {
         let row = StepWrite { before: None, after: step.clone(), only_live: false };
-        write::write_step(db, no, &run.head, &row)?;
+        write::write_step(&mut hot, no, &identity, &run.head.started, &row)?;
         restore_last_heartbeat(db, no, step, &lives)?;
     }
     write_head(db, no, &run)

@@ -1,13 +1,13 @@
 //! Writing: every row that a batch of decisions changed, and nothing else.
 
-use abide_core::ids::Path;
+use abide_core::ids::{Digest, Path};
+use abide_core::run::Started;
 use abide_core::run::event::Record;
-use abide_core::run::step::Step;
-use abide_core::run::{Head, Started};
+use abide_core::run::step::{Callback, Step};
 use abide_core::time::Timestamp;
-use rusqlite::{Connection as Db, params};
+use rusqlite::{CachedStatement, Connection as Db, params};
 
-use super::super::{RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
+use super::super::{RunKey, RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
 use super::{Sqlite, corrupt};
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
@@ -64,12 +64,58 @@ const INSERT_READY: &str = "
     insert into ready_tasks (namespace, queue, handler, rank, issued_at, run_no, path, run_id, body)
     values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
+const INSERT_PAYLOAD: &str = "insert into payloads (run_no, name, bytes) values (?1, ?2, ?3)";
+
+const INSERT_START: &str = "insert into run_starts (run_no, started) values (?1, ?2)";
+
+/// Statements that a batch uses many times. Finding one by its text costs as much as executing it, so each is looked up
+/// once per batch.
+macro_rules! hot {
+    ($($name:ident = $text:ident),+ $(,)?) => {
+        pub(super) struct Hot<'a> {
+            db: &'a Db,
+            $($name: Option<CachedStatement<'a>>),+
+        }
+
+        impl<'a> Hot<'a> {
+            pub fn new(db: &'a Db) -> Hot<'a> {
+                Hot { db, $($name: None),+ }
+            }
+
+            $(fn $name(&mut self) -> Stored<&mut CachedStatement<'a>> {
+                match &mut self.$name {
+                    Some(_) => {}
+                    empty => *empty = Some(self.db.prepare_cached($text)?),
+                }
+                self.$name.as_mut().ok_or_else(|| StoreError::Failed("a statement is gone".into()))
+            })+
+        }
+    };
+}
+
+hot! {
+    insert_event = INSERT_EVENT,
+    insert_run = INSERT_RUN,
+    insert_start = INSERT_START,
+    update_run = UPDATE_RUN,
+    move_run = MOVE_RUN,
+    insert_step = INSERT_STEP,
+    update_step = UPDATE_STEP,
+    move_step = MOVE_STEP,
+    beat = BEAT,
+    insert_ready = INSERT_READY,
+    delete_ready = DELETE_READY,
+    insert_payload = INSERT_PAYLOAD,
+}
+
 impl Sqlite {
     pub(super) fn write_all(&mut self, writes: &Writes) -> Stored {
         at_failpoint(Point::BeforeWrite);
+        let mut hot = Hot::new(&self.db);
         for run in &writes.runs {
-            write_run(&self.db, run)?;
+            write_run(&mut hot, run)?;
         }
+        drop(hot);
         at_failpoint(Point::AfterRows);
         self.write_messages(writes)?;
         write_others(&self.db, writes)
@@ -115,29 +161,28 @@ fn micros(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::micros)
 }
 
-fn write_run(db: &Db, write: &RunWrite) -> Stored {
+fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
     for record in write.records.iter().filter(|_| write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
-        insert_event(db, write.no, record)?;
+        insert_event(hot, write.no, record)?;
     }
     at_failpoint(Point::AfterEvents);
     if write.from_seq == 0 {
-        insert_run(db, write)?;
+        insert_run(hot, write)?;
     } else if (!write.records.is_empty() || write.wake_at.is_some()) && !is_planted(Bug::EventsWithoutRow) {
-        update_run(db, write)?;
+        update_run(hot, write)?;
     }
     for step in &write.steps {
-        write_step(db, write.no, &write.head, step)?;
+        write_step(hot, write.no, &write.key, &write.started, step)?;
     }
     for (name, bytes) in &write.payloads {
-        let text = "insert into payloads (run_no, name, bytes) values (?1, ?2, ?3)";
-        db.prepare_cached(text)?.execute(params![write.no, name.as_str(), bytes.as_bytes()])?;
+        hot.insert_payload()?.execute(params![write.no, name.as_str(), bytes.as_bytes()])?;
     }
     Ok(())
 }
 
-fn insert_event(db: &Db, no: RunNo, record: &Record) -> Stored {
+fn insert_event(hot: &mut Hot<'_>, no: RunNo, record: &Record) -> Stored {
     let evidence = if record.evidence.is_empty() { None } else { Some(json(&record.evidence)?) };
-    db.prepare_cached(INSERT_EVENT)?.execute(params![
+    hot.insert_event()?.execute(params![
         no,
         record.seq as i64,
         record.v,
@@ -158,18 +203,18 @@ fn insert_event(db: &Db, no: RunNo, record: &Record) -> Stored {
     Ok(())
 }
 
-fn insert_run(db: &Db, write: &RunWrite) -> Stored {
-    let head = &write.head;
-    let started: &Started = &head.started;
-    db.prepare_cached(INSERT_RUN)?.execute(params![
+fn insert_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
+    let started: &Started = &write.started;
+    let (namespace, run_id) = (write.key.namespace.as_str(), write.key.run_id.as_str());
+    hot.insert_run()?.execute(params![
         write.no,
-        head.namespace.as_str(),
-        head.run_id.as_str(),
+        namespace,
+        run_id,
         started.workflow_id.as_str(),
         started.workflow_version,
         write.shown.bucket,
         write.shown.state.as_str(),
-        head.seq as i64,
+        write.to_seq as i64,
         write.shown.step_id.as_ref().map(Path::as_str),
         write.shown.reason.map(|reason| reason.as_str()),
         write.shown.failure_kind.map(|kind| kind.as_str()),
@@ -179,52 +224,50 @@ fn insert_run(db: &Db, write: &RunWrite) -> Stored {
         started.origin.as_ref().and_then(|origin| origin.run_id.as_ref()).map(|run| run.as_str()),
         started.unique,
         started.created_at.micros(),
-        head.updated_at.micros(),
-        micros(head.ended_at),
+        write.updated_at.micros(),
+        micros(write.ended_at),
         micros(write.wake_at.flatten()),
-        head.pinned,
-        json(head)?,
+        write.pinned,
+        write.head,
     ])?;
-    let text = "insert into run_starts (run_no, started) values (?1, ?2)";
-    db.prepare_cached(text)?.execute(params![write.no, json(started)?])?;
+    hot.insert_start()?.execute(params![write.no, json(started)?])?;
     for (name, value) in &started.labels {
         let text = "insert into run_labels (namespace, name, value, run_no) values (?1, ?2, ?3, ?4)";
-        db.prepare_cached(text)?.execute(params![head.namespace.as_str(), name, value, write.no])?;
+        hot.db.prepare_cached(text)?.execute(params![namespace, name, value, write.no])?;
     }
     Ok(())
 }
 
-fn update_run(db: &Db, write: &RunWrite) -> Stored {
-    let (head, shown) = (&write.head, &write.shown);
+fn update_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
+    let (head, shown) = (write.head.as_str(), &write.shown);
     let state = shown.state.as_str();
     let step_id = shown.step_id.as_ref().map(Path::as_str);
     let reason = shown.reason.map(|reason| reason.as_str());
-    let text = json(head)?;
     let changed = match write.wake_at {
-        None => db.prepare_cached(UPDATE_RUN)?.execute(params![
+        None => hot.update_run()?.execute(params![
             write.no,
             write.from_seq as i64,
             state,
-            head.seq as i64,
+            write.to_seq as i64,
             step_id,
             reason,
-            head.updated_at.micros(),
-            head.pinned,
-            text,
+            write.updated_at.micros(),
+            write.pinned,
+            head,
         ])?,
-        Some(wake_at) => db.prepare_cached(MOVE_RUN)?.execute(params![
+        Some(wake_at) => hot.move_run()?.execute(params![
             write.no,
             write.from_seq as i64,
             state,
-            head.seq as i64,
+            write.to_seq as i64,
             step_id,
             reason,
-            head.updated_at.micros(),
-            head.pinned,
-            text,
+            write.updated_at.micros(),
+            write.pinned,
+            head,
             shown.bucket,
             shown.failure_kind.map(|kind| kind.as_str()),
-            micros(head.ended_at),
+            micros(write.ended_at),
             micros(wake_at),
         ])?,
     };
@@ -232,7 +275,7 @@ fn update_run(db: &Db, write: &RunWrite) -> Stored {
     if changed == 1 { Ok(()) } else { Err(StoreError::Conflict) }
 }
 
-pub(super) fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> Stored {
+pub(super) fn write_step(hot: &mut Hot<'_>, no: RunNo, key: &RunKey, started: &Started, write: &StepWrite) -> Stored {
     let StepWrite { before, after, only_live } = write;
     let path = after.path.as_str();
     let live = after.live.as_ref();
@@ -240,34 +283,40 @@ pub(super) fn write_step(db: &Db, no: RunNo, head: &Head, write: &StepWrite) -> 
     let beat_at = live.map(|live| live.last_heartbeat_at.micros());
     let progress = live.and_then(|live| live.progress.as_ref()).map(json).transpose()?;
     if *only_live {
-        db.prepare_cached(BEAT)?.execute(params![no, path, expires_at, beat_at, progress])?;
+        hot.beat()?.execute(params![no, path, expires_at, beat_at, progress])?;
         return Ok(());
     }
     let (state, row, open) = (after.state.as_str(), json(&**after)?, after.is_open());
     match before {
         None => {
             let values = params![no, path, state, open, row, expires_at, beat_at, progress];
-            db.prepare_cached(INSERT_STEP)?.execute(values)?;
+            hot.insert_step()?.execute(values)?;
         }
         Some(before) if before.is_open() == open => {
-            db.prepare_cached(UPDATE_STEP)?.execute(params![no, path, state, row, expires_at, beat_at, progress])?;
+            hot.update_step()?.execute(params![no, path, state, row, expires_at, beat_at, progress])?;
         }
         Some(_) => {
-            db.prepare_cached(MOVE_STEP)?
-                .execute(params![no, path, state, row, expires_at, beat_at, progress, open])?;
+            hot.move_step()?.execute(params![no, path, state, row, expires_at, beat_at, progress, open])?;
         }
     }
-    write_found(db, no, head, before.as_deref(), after)
+    write_found(hot, no, key, started, before.as_deref(), after)
 }
 
 /// What makes the row findable: queues, connections, decisions, callbacks.
-fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &Step) -> Stored {
-    let namespace = head.namespace.as_str();
+fn write_found(
+    hot: &mut Hot<'_>,
+    no: RunNo,
+    key: &RunKey,
+    started: &Started,
+    before: Option<&Step>,
+    after: &Step,
+) -> Stored {
+    let namespace = key.namespace.as_str();
     let path = after.path.as_str();
-    let (was, is) = (before.and_then(|before| rows::ready(head, before)), rows::ready(head, after));
+    let (was, is) = (before.and_then(|before| rows::ready(started, before)), rows::ready(started, after));
     if was != is {
         if let Some(was) = was.filter(|_| !is_planted(Bug::ReadyRowStays)) {
-            db.prepare_cached(DELETE_READY)?.execute(params![
+            hot.delete_ready()?.execute(params![
                 namespace,
                 was.queue.as_str(),
                 was.handler.as_str(),
@@ -278,7 +327,7 @@ fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &S
             ])?;
         }
         if let Some(is) = is {
-            db.prepare_cached(INSERT_READY)?.execute(params![
+            hot.insert_ready()?.execute(params![
                 namespace,
                 is.queue.as_str(),
                 is.handler.as_str(),
@@ -286,7 +335,7 @@ fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &S
                 is.issued_at.micros(),
                 no,
                 path,
-                head.run_id.as_str(),
+                key.run_id.as_str(),
                 is.body
             ])?;
         }
@@ -297,30 +346,39 @@ fn write_found(db: &Db, no: RunNo, head: &Head, before: Option<&Step>, after: &S
             let text = "
                 delete from connection_waits
                 where  namespace = ?1 and tool = ?2 and account = ?3 and run_no = ?4 and path = ?5";
-            db.prepare_cached(text)?.execute(params![namespace, was.tool, was.account, no, path])?;
+            hot.db.prepare_cached(text)?.execute(params![namespace, was.tool, was.account, no, path])?;
         }
         if let Some(is) = is {
             let text = "
                 insert into connection_waits (namespace, tool, account, run_no, path) values (?1, ?2, ?3, ?4, ?5)";
-            db.prepare_cached(text)?.execute(params![namespace, is.tool, is.account, no, path])?;
+            hot.db.prepare_cached(text)?.execute(params![namespace, is.tool, is.account, no, path])?;
         }
     }
-    let key =
+    let span =
         |approval: Option<(_, &abide_core::run::step::Block)>| approval.map(|(_, block)| (block.since, block.until));
-    let (was, is) = (key(before.and_then(rows::approval)), key(rows::approval(after)));
+    let (was, is) = (span(before.and_then(rows::approval)), span(rows::approval(after)));
     if was != is {
         let text = "delete from approvals where namespace = ?1 and run_no = ?2 and path = ?3";
-        db.prepare_cached(text)?.execute(params![namespace, no, path])?;
+        hot.db.prepare_cached(text)?.execute(params![namespace, no, path])?;
         if let Some((since, until)) = is {
             let text = "insert into approvals (namespace, run_no, path, since, until) values (?1, ?2, ?3, ?4, ?5)";
-            db.prepare_cached(text)?.execute(params![namespace, no, path, since.micros(), micros(until)])?;
+            hot.db.prepare_cached(text)?.execute(params![namespace, no, path, since.micros(), micros(until)])?;
         }
     }
-    let known = before.map_or(0, |before| before.callbacks.len());
-    for callback in after.callbacks.iter().skip(known) {
-        // A token stays known when it was used: who uses it again is told so.
+    write_callbacks(hot.db, no, before, after)
+}
+
+/// A token stays known when it was used: who uses it again is told so. It goes when another one takes its name.
+fn write_callbacks(db: &Db, no: RunNo, before: Option<&Step>, after: &Step) -> Stored {
+    let known = before.map_or(&[][..], |before| before.callbacks.as_slice());
+    let lacks = |list: &[Callback], token: &Digest| !list.iter().any(|callback| callback.token_hash == *token);
+    for gone in known.iter().filter(|callback| lacks(&after.callbacks, &callback.token_hash)) {
+        let text = "delete from callbacks where token_hash = ?1 and run_no = ?2";
+        db.prepare_cached(text)?.execute(params![gone.token_hash.0.as_slice(), no])?;
+    }
+    for new in after.callbacks.iter().filter(|callback| lacks(known, &callback.token_hash)) {
         let text = "insert or ignore into callbacks (token_hash, run_no, path) values (?1, ?2, ?3)";
-        db.prepare_cached(text)?.execute(params![callback.token_hash.0.as_slice(), no, path])?;
+        db.prepare_cached(text)?.execute(params![new.token_hash.0.as_slice(), no, after.path.as_str()])?;
     }
     Ok(())
 }

@@ -184,7 +184,7 @@ pub fn check_found(db: &Db, seen: &Seen) -> Judged {
     let head = &seen.run.head;
     let open = || seen.run.open();
     let ready = open().filter_map(|step| {
-        let ready = rows::ready(head, step)?;
+        let ready = rows::ready(&head.started, step)?;
         Some(format!("{}|{}|{}|{}|{}", step.path, ready.queue, ready.handler, ready.rank, ready.issued_at.micros()))
     });
     let text = "
@@ -201,7 +201,12 @@ pub fn check_found(db: &Db, seen: &Seen) -> Judged {
         Some(format!("{}|{}|{until}", step.path, block.since.micros()))
     });
     let text = "select path || '|' || since || '|' || coalesce(until, '') from approvals where run_no = ?1";
-    check_table(db, seen, "approvals", text, approvals.collect())
+    check_table(db, seen, "approvals", text, approvals.collect())?;
+    let rows = seen.run.steps.values().flatten();
+    let callbacks =
+        rows.flat_map(|step| step.callbacks.iter().map(|callback| format!("{}|{}", step.path, callback.token_hash)));
+    let text = "select path || '|' || lower(hex(token_hash)) from callbacks where run_no = ?1";
+    check_table(db, seen, "callbacks", text, callbacks.collect())
 }
 
 fn check_table(db: &Db, seen: &Seen, table: &str, text: &str, of_rows: BTreeSet<String>) -> Judged {
