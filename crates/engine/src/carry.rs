@@ -40,6 +40,8 @@ pub const SERVING_GAP: Span = Span::from_secs(3);
 pub const SERVING_EVERY: Span = Span::from_secs(1);
 /// A run whose time came and that the rules cannot handle is looked at again after this.
 const POSTPONED: Span = Span::from_secs(60);
+/// A store that failed is not asked again at once for what nobody waits for.
+const BREATH: Span = Span::from_millis(100);
 
 /// Takes requests in batches and makes them durable. It is driven by a thread, or by a test.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ pub struct Lane<S> {
     claim_again: bool,
     /// A transaction was undone: what memory knows may be ahead of the store.
     stale: bool,
+    /// What nobody asked for waits until then, because the store failed a moment ago.
+    not_before: Option<Timestamp>,
     last_batch: i64,
     last_run: RunNo,
     most_runs: usize,
@@ -140,6 +144,7 @@ impl<S: Store> Lane<S> {
             releases_wait: true,
             claim_again: true,
             stale: true,
+            not_before: None,
             last_batch,
             last_run,
             most_runs: RUNS_A_BATCH,
@@ -197,11 +202,12 @@ impl<S: Store> Lane<S> {
     /// When there is something to do even if nobody asks.
     pub fn due_at(&self) -> Timestamp {
         if self.inbox_waits || self.releases_wait || self.claim_again {
-            return self.now;
+            return self.not_before.unwrap_or(self.now);
         }
         let waits = self.parked.iter().filter_map(|parked| parked.claim.until);
         let served = self.served_at + SERVING_EVERY;
-        waits.chain(self.next_wake).chain([served]).min().unwrap_or(served)
+        let due = waits.chain(self.next_wake).chain([served]).min().unwrap_or(served);
+        self.not_before.map_or(due, |at| due.max(at))
     }
 
     /// Carries a batch. An empty one does what time alone asks for.
@@ -209,7 +215,8 @@ impl<S: Store> Lane<S> {
         let asked = self.park_claims(asked);
         match self.transact(&asked) {
             Ok(answers) => answer_all(asked, answers),
-            Err(Failed::Statement(error)) if asked.len() > 1 => {
+            // Somebody else holds the store: each alone would wait as long again.
+            Err(Failed::Statement(error)) if asked.len() > 1 && !matches!(error, StoreError::Busy(_)) => {
                 // One of them hit something that the store refuses; the others are not to suffer from it.
                 tracing::warn!(%error, "a batch failed; its requests are tried one at a time");
                 for one in asked {
@@ -259,9 +266,11 @@ impl<S: Store> Lane<S> {
                     self.settle(batch);
                 }
                 self.served_at = served_at;
+                self.not_before = Some(self.now + BREATH);
                 return Err(failed);
             }
         };
+        self.not_before = None;
         self.settle(batch);
         at_failpoint(Point::BeforeAnswer);
         self.serve_parked(served);

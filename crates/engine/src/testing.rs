@@ -181,18 +181,21 @@ mod switched_on {
         PLANTED.get() == Some(bug)
     }
 
-    /// `ABIDE_FAILPOINT=after_events:7` kills this process, as `kill -9` would, the seventh time it comes there.
+    /// `ABIDE_FAILPOINT=after_events:7` kills this process, as `kill -9` would, the seventh time it comes there;
+    /// `after_events:7:panic` makes it panic instead.
     pub fn at_failpoint(point: Point) {
-        static ARMED: OnceLock<Option<(String, AtomicI64)>> = OnceLock::new();
+        static ARMED: OnceLock<Option<(String, AtomicI64, bool)>> = OnceLock::new();
         let armed = ARMED.get_or_init(|| {
             let text = std::env::var("ABIDE_FAILPOINT").ok()?;
-            let (name, times) = text.split_once(':')?;
-            Some((name.to_owned(), AtomicI64::new(times.parse().ok()?)))
+            let mut words = text.split(':');
+            let (name, times) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+            Some((name, AtomicI64::new(times), words.next() == Some("panic")))
         });
-        if let Some((name, left)) = armed
+        if let Some((name, left, panics)) = armed
             && name == point.name()
             && left.fetch_sub(1, Ordering::SeqCst) == 1
         {
+            assert!(!panics, "a failpoint");
             // SIGKILL to oneself: nothing is flushed, nothing is unwound.
             let _ = std::process::Command::new("kill").arg("-9").arg(std::process::id().to_string()).status();
             std::process::abort();

@@ -34,6 +34,7 @@ pub fn play(role: &str) {
     match role {
         "load" => runtime().block_on(load(data)),
         "start" => runtime().block_on(start_runs(data)),
+        "successor" => runtime().block_on(succeed(data)),
         "open" => runtime().block_on(only_open(data)),
         other => panic!("nobody plays {other}"),
     }
@@ -71,19 +72,45 @@ async fn start_runs(data: PathBuf) {
     };
     work::register(&engine).await;
     say("open");
-    let keys: usize = setting("ABIDE_CRASH_KEYS").and_then(|keys| keys.parse().ok()).unwrap_or(usize::MAX);
+    let number = |name: &str| setting(name).and_then(|value| value.parse::<usize>().ok());
+    let keys = number("ABIDE_CRASH_KEYS").unwrap_or(usize::MAX);
+    let errors = number("ABIDE_CRASH_ERRORS").unwrap_or(1);
+    let pad = "x".repeat(number("ABIDE_CRASH_PAD").unwrap_or(0));
     let prefix = setting("ABIDE_CRASH_PREFIX").unwrap_or_else(|| "k".into());
+    if let Some(after) = number("ABIDE_CRASH_STOP_AFTER_MS") {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(after as u64)).await;
+            engine.shutdown().await;
+        });
+    }
+    if let Some(seconds) = number("ABIDE_CRASH_HOLD") {
+        let engine = engine.clone();
+        tokio::spawn(async move { hold(&engine, seconds as u64).await });
+    }
     let lanes = 16;
     let tasks: Vec<_> = (0..lanes)
         .map(|lane| {
-            let (engine, prefix) = (engine.clone(), prefix.clone());
+            let (engine, prefix, pad) = (engine.clone(), prefix.clone(), pad.clone());
             tokio::spawn(async move {
+                let mut failed = 0;
                 for n in (lane..keys).step_by(lanes) {
                     let key = format!("{prefix}{n}");
                     say(&format!("try start {key}"));
-                    match work::start_of(&engine, &key, "plain").await {
-                        Ok(told) => say(&format!("ack start {key} {} {}", told.run_id, told.seq)),
-                        Err(error) => say(&format!("error {key} {}", error.code())),
+                    match work::start_padded(&engine, &key, "plain", &pad).await {
+                        Ok(told) => {
+                            if told.replayed {
+                                say(&format!("replayed {key}"));
+                            }
+                            say(&format!("ack start {key} {} {}", told.run_id, told.seq));
+                        }
+                        Err(error) => {
+                            say(&format!("error {key} {}", error.code()));
+                            failed += 1;
+                        }
+                    }
+                    if failed >= errors {
+                        break;
                     }
                 }
             })
@@ -94,6 +121,39 @@ async fn start_runs(data: PathBuf) {
     }
     engine.shutdown().await;
     say("end");
+}
+
+/// Holds one lease of three seconds for so long, with a heartbeat every second, and completes it.
+async fn hold(engine: &Engine, seconds: u64) {
+    work::start_of(engine, "held", "plain").await.expect("a run");
+    let claim = Claim { window: Some(Span::from_secs(3)), ..work::claim("holder", &["a"], 1) };
+    let task = engine.claim(claim).await.expect("a claim").pop().expect("a task");
+    let held = Held::of(&task);
+    for _ in 0..seconds {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        match held.beat(engine).await {
+            Ok(_) => say("beat"),
+            Err(error) => return say(&format!("held error {error}")),
+        }
+    }
+    match held.report(engine).await {
+        Ok(_) => say("held complete"),
+        Err(error) => say(&format!("held error {error}")),
+    }
+}
+
+/// Waits for its turn.
+async fn succeed(data: PathBuf) {
+    loop {
+        match Engine::open_with(&data, options()) {
+            Ok(engine) => {
+                work::register(&engine).await;
+                say("open");
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
 }
 
 /// What an earlier child left undone.

@@ -5,6 +5,10 @@
 
 mod child;
 mod cycles;
+mod disk;
+mod files;
+mod kills;
+mod leases;
 mod ledger;
 mod store;
 mod work;

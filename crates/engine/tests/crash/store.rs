@@ -19,7 +19,6 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Run {
     pub workflow: String,
-    pub state: String,
     pub key: Option<String>,
     pub events: Vec<Event>,
 }
@@ -47,15 +46,15 @@ pub fn runs(data: &Path) -> BTreeMap<String, Run> {
     let mut runs = BTreeMap::new();
     let mut names = BTreeMap::new();
     let mut statement = db
-        .prepare("select run_no, run_id, workflow_id, state, started from runs join run_starts using (run_no)")
+        .prepare("select run_no, run_id, workflow_id, started from runs join run_starts using (run_no)")
         .expect("runs");
     let mut rows = statement.query([]).expect("runs");
     while let Some(row) = rows.next().expect("a run") {
         let (no, id): (i64, String) = (row.get(0).expect("no"), row.get(1).expect("id"));
-        let started: Value = serde_json::from_str(&row.get::<_, String>(4).expect("text")).expect("json");
+        let started: Value = serde_json::from_str(&row.get::<_, String>(3).expect("text")).expect("json");
         let key = started["labels"]["key"].as_str().map(Into::into);
-        let (workflow, state) = (row.get(2).expect("workflow"), row.get(3).expect("state"));
-        runs.insert(id.clone(), Run { workflow, state, key, events: Vec::new() });
+        let workflow = row.get(2).expect("workflow");
+        runs.insert(id.clone(), Run { workflow, key, events: Vec::new() });
         names.insert(no, id);
     }
     let mut statement = db
@@ -87,7 +86,6 @@ pub fn runs(data: &Path) -> BTreeMap<String, Run> {
         });
         let run = Run {
             workflow: bundle.started.workflow_id.to_string(),
-            state: bundle.head.state.expect("a state").as_str().into(),
             key: bundle.started.labels.get("key").cloned(),
             events: events.collect(),
         };

@@ -137,7 +137,12 @@ pub async fn start(engine: &Engine, key: &str) -> Result<Told, Error> {
 }
 
 pub async fn start_of(engine: &Engine, key: &str, workflow: &str) -> Result<Told, Error> {
-    let mut new = NewRun::of(workflow, format!("{{\"key\":\"{key}\"}}"), Actor::user("ben"));
+    start_padded(engine, key, workflow, "").await
+}
+
+/// With an input as large as one wants.
+pub async fn start_padded(engine: &Engine, key: &str, workflow: &str, pad: &str) -> Result<Told, Error> {
+    let mut new = NewRun::of(workflow, format!("{{\"key\":\"{key}\",\"pad\":\"{pad}\"}}"), Actor::user("ben"));
     new.start.labels.insert("key".into(), key.into());
     keyed(engine, key, What::Start(Box::new(new))).await
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use abide_core::contract::RunState;
-use abide_core::ids::RunId;
+use abide_core::ids::{Digest, RunId};
 use abide_core::run::command::{Actor, Ask, Command};
 use abide_core::time::{Span, Timestamp};
 use abide_engine::archive::Retention;
 use abide_engine::clock::VirtualClock;
+use abide_engine::request::Idempotency;
 use abide_engine::store::sqlite::{Files, rebuild};
-use abide_engine::{Engine, NewRun, Options};
+use abide_engine::{Answer, Engine, NewRun, Options, Request, What};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -239,6 +240,29 @@ async fn old_runs_move_to_the_archive_and_pinned_ones_stay() {
     // An archived run cannot be started again under its name, nor changed.
     let again = NewRun { run_id: Some(runs[0].clone()), ..NewRun::of("small", "{}", Actor::user("ben")) };
     assert!(engine.start_run(again).await.is_err());
+}
+
+#[tokio::test]
+async fn the_key_of_an_archived_run_still_answers_with_it() {
+    let directory = Directory::new("archived-key");
+    let retention = Retention::default().with(RunState::Canceled, Span::from_millis(1));
+    let engine = Engine::open_with(directory.path(), Options { retention, ..Options::default() }).expect("an engine");
+    engine.register(SMALL).await.expect("a document");
+    let ask = || {
+        let idempotency = Some(Idempotency { key: "k".into(), digest: Digest::of(b"the same") });
+        let new = NewRun::of("small", "{}", Actor::user("ben"));
+        engine.ask(Request { namespace: engine.namespace().clone(), idempotency, what: What::Start(Box::new(new)) })
+    };
+    let Answer::Run(first) = ask().await.expect("a run") else { panic!("a run") };
+    let ended = engine.cancel(&first.run_id, "no").await.expect("canceled");
+    while engine.archive().await.expect("archived") == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    let Answer::Run(again) = ask().await.expect("the same run") else { panic!("a run") };
+    assert_eq!((again.run_id, again.state, again.seq), (first.run_id.clone(), RunState::Canceled, ended.seq));
+    assert!(again.replayed);
+    let refused = engine.cancel(&first.run_id, "again").await.expect_err("it has ended");
+    assert_eq!(refused.code(), "run-terminal");
 }
 
 #[tokio::test]

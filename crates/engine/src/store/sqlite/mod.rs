@@ -72,8 +72,9 @@ impl Sqlite {
         self.readers.close();
         // The old connection is closed before the new one is opened.
         self.db = Db::open_in_memory()?;
-        self.db = self.files.writer()?;
+        let writer = self.files.writer();
         self.readers.reopen()?;
+        self.db = writer?;
         Ok(())
     }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection as Db, OpenFlags};
+use rusqlite::hooks::Wal;
+use rusqlite::wal::CheckpointMode;
+use rusqlite::{Connection as Db, ErrorCode, OpenFlags};
 
 use super::super::{StoreError, Stored};
 use crate::clock::Stopwatch;
@@ -20,6 +22,10 @@ const WRITER_WAIT: Duration = Duration::from_secs(5);
 /// A reader that takes longer is cut off: it would keep the WAL from being reused.
 const READER_CAP: Duration = Duration::from_secs(10);
 const READERS: usize = 4;
+/// Pages of the WAL from which on they are copied into the database.
+const CHECKPOINT_AT: i32 = 4_000;
+/// Readers that follow each other without a gap would let the WAL grow without end: from here on they are waited for.
+const RESTART_AT: i32 = 64_000;
 
 /// Where a store lives. Holding it holds the lock on the directory.
 #[derive(Clone, Debug)]
@@ -93,7 +99,7 @@ impl Files {
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "full")?;
         db.pragma_update(None, "cache_size", -64 * 1024)?;
-        db.pragma_update(None, "wal_autocheckpoint", 4_000)?;
+        db.wal_hook(Some(checkpoint))?;
         db.pragma_update(None, "journal_size_limit", 64 << 20)?;
         db.pragma_update(None, "mmap_size", 0)?;
         db.pragma_update(None, "temp_store", "memory")?;
@@ -115,6 +121,24 @@ impl Files {
         db.pragma_update(None, "query_only", true)?;
         db.pragma_update(None, "cache_size", -8 * 1024)?;
         Ok(db)
+    }
+}
+
+/// Copies the WAL into the database when it is long enough. SQLite would do so by itself, but keep it to itself when that
+/// fails: after a failed sync nothing more may be trusted to this disk, so the commit reports it and the engine ends.
+fn checkpoint(wal: &mut Wal, pages: i32) -> rusqlite::Result<()> {
+    let mode = match pages {
+        ..CHECKPOINT_AT => return Ok(()),
+        ..RESTART_AT => CheckpointMode::PASSIVE,
+        _ => CheckpointMode::RESTART,
+    };
+    match wal.checkpoint_v2(mode) {
+        Ok(_) => Ok(()),
+        Err(error) => match error.sqlite_error_code() {
+            // Somebody reads, or the disk is full: the WAL keeps everything until the next time.
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => Ok(()),
+            _ => Err(error),
+        },
     }
 }
 
@@ -171,18 +195,11 @@ impl Readers {
 
     /// Reads in one snapshot.
     pub fn read<T>(&self, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
-        let mut db = self.borrow()?;
+        let mut lent = Lent { readers: self, db: Some(self.borrow()?) };
+        let Some(db) = &mut lent.db else { return Err(StoreError::Failed("a connection that is not there".into())) };
         let watch = Stopwatch::start();
         db.progress_handler(10_000, Some(move || watch.elapsed() > READER_CAP))?;
-        let answer = match db.transaction() {
-            Ok(snapshot) => read(&snapshot),
-            Err(error) => Err(error.into()),
-        };
-        let mut idle = self.lock();
-        idle.lent -= 1;
-        idle.connections.push(db);
-        self.returned.notify_all();
-        answer
+        read(&*db.transaction()?)
     }
 
     fn borrow(&self) -> Stored<Db> {
@@ -195,7 +212,14 @@ impl Readers {
             return Ok(db);
         }
         drop(idle);
-        self.files.reader().inspect_err(|_| self.lock().lent -= 1)
+        self.files.reader().inspect_err(|_| self.give_back(None))
+    }
+
+    fn give_back(&self, db: Option<Db>) {
+        let mut idle = self.lock();
+        idle.lent -= 1;
+        idle.connections.extend(db);
+        self.returned.notify_all();
     }
 
     /// Waits for the readers that are out and closes all of them.
@@ -216,5 +240,34 @@ impl Readers {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that comes back whatever happens to its borrower.
+struct Lent<'a> {
+    readers: &'a Readers,
+    db: Option<Db>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.readers.give_back(self.db.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_panics_gives_its_connection_back() {
+        let files = Files::in_memory("panics");
+        let _writer = files.writer().expect("a writer");
+        let readers = Readers::new(files).expect("readers");
+        for _ in 0..2 * READERS {
+            let read = std::panic::AssertUnwindSafe(|| readers.read::<()>(|_| panic!("in a read")));
+            assert!(std::panic::catch_unwind(read).is_err());
+        }
+        readers.read(|db| Ok(db.query_row("select 1", [], |_| Ok(()))?)).expect("others still read");
     }
 }

@@ -1,0 +1,314 @@
+//! Files that were torn, damaged, copied or held by somebody else.
+
+use std::path::Path;
+use std::time::Duration;
+
+use abide_engine::clock::Stopwatch;
+use abide_engine::store::StoreError;
+use abide_engine::store::sqlite::Readers;
+use abide_engine::{Engine, Filter};
+use rusqlite::Connection;
+
+use crate::child::options;
+use crate::kills::{acknowledged, healthy, keys, prepare};
+use crate::{Dice, Directory, Process, runtime, work};
+
+const WAL_HEADER: usize = 32;
+const FRAME: usize = 24 + 4096;
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for name in ["abide.db", "abide.db-wal"] {
+        if from.join(name).exists() {
+            std::fs::copy(from.join(name), to.join(name)).expect("a copy");
+        }
+    }
+}
+
+/// F41: of a WAL whose last writes were cut or torn at 512 bytes, only what comes after the cut is missing; the rest is a
+/// healthy prefix of what was committed.
+#[test]
+fn a_torn_wal_loses_only_its_tail() {
+    let directory = Directory::new("torn");
+    prepare(&directory.data());
+    let process = Process::start("start", &directory.data(), &[]);
+    process.until("ack", Duration::from_secs(10));
+    let mut said = Vec::new();
+    process.listen(Duration::from_millis(500), &mut said);
+    said.extend(process.kill());
+    let mut wal = std::fs::read(directory.data().join("abide.db-wal")).expect("the WAL");
+    // What lies behind the frames of this round is left from the round before.
+    let current = |frame: &[u8]| frame[8..16] == wal[16..24];
+    let frames = wal[WAL_HEADER..].chunks_exact(FRAME).take_while(|frame| current(frame)).count();
+    assert!(frames > 40, "the WAL is too short: {frames} frames");
+    wal.truncate(WAL_HEADER + frames * FRAME);
+    let whole = {
+        let place = directory.path().join("whole");
+        copy(&directory.data(), &place);
+        healthy(&place);
+        keys(&place)
+    };
+    assert!(acknowledged(&said).keys().all(|key| whole.contains_key(key)));
+    let mut dice = Dice::new(41);
+    let mut fewest = whole.len();
+    for n in 0..12 {
+        let place = directory.path().join(format!("torn-{n}"));
+        copy(&directory.data(), &place);
+        let mut torn = wal.clone();
+        // Frames of the last commits; the sectors of one frame reach the disk in any order.
+        let back = 1 + dice.below(30 * FRAME as u64) as usize;
+        if n % 2 == 0 {
+            torn.truncate(wal.len() - back);
+        } else {
+            let sector = (wal.len() - back) / 512 * 512;
+            torn[sector..(sector + 512).min(wal.len())].fill(0);
+        }
+        std::fs::write(place.join("abide.db-wal"), &torn).expect("a torn WAL");
+        let left = keys(&place);
+        healthy(&place);
+        assert!(left.iter().all(|(key, runs)| whole.get(key) == Some(runs)), "something that never was");
+        fewest = fewest.min(left.len());
+    }
+    assert!(fewest < whole.len(), "no cut reached a commit");
+}
+
+/// F42: a byte that changed in the file is found, wherever in a run's events, rows or payloads it lies. (Idempotency keys
+/// and the lists of listeners are in no chain; a change there is found only if it breaks the order of an index.)
+#[test]
+fn a_flipped_bit_is_found() {
+    let directory = Directory::new("flipped");
+    let data = directory.data();
+    let engine = Engine::open_with(&data, options()).expect("an engine");
+    runtime().block_on(async {
+        work::register(&engine).await;
+        for n in 0..20 {
+            work::start_of(&engine, &format!("needle-{n:04}"), "plain").await.expect("a run");
+        }
+        engine.shutdown().await;
+    });
+    drop(engine);
+    let sound = std::fs::read(data.join("abide.db")).expect("the file");
+    let found = |needle: &[u8]| -> Vec<usize> {
+        let windows = sound.windows(needle.len()).enumerate();
+        windows.filter(|(_, window)| *window == needle).map(|(at, _)| at).collect()
+    };
+    // In labels, payloads, heads and logs; and in what an event says of itself.
+    let mut places = found(b"needle-0007");
+    places.extend(found(b"needle-0013"));
+    places.extend(found(b"task.issued").into_iter().step_by(5));
+    places.extend(found(b"\"attempt\":1").into_iter().step_by(5));
+    places.extend([16 + 2, 4096 * 3 + 1]);
+    let (whole, mut changed) = (dump(&data.join("abide.db")).expect("rows"), 0);
+    for at in places {
+        let mut flipped = sound.clone();
+        flipped[at + 3] ^= 0x04;
+        let place = directory.path().join("flipped");
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir_all(&place).expect("a directory");
+        std::fs::write(place.join("abide.db"), &flipped).expect("a damaged file");
+        // Bytes that no row uses mean nothing.
+        if dump(&place.join("abide.db")).is_ok_and(|rows| rows == whole) {
+            continue;
+        }
+        changed += 1;
+        let engine = match Engine::open_with(&place, options()) {
+            // It is found at once, and nothing is served.
+            Err(_) => continue,
+            Ok(engine) => engine,
+        };
+        let seen = runtime().block_on(async {
+            let report = engine.doctor().await;
+            engine.shutdown().await;
+            report
+        });
+        let found = seen.map_or(true, |report| !report.is_healthy());
+        let around = String::from_utf8_lossy(&sound[at.saturating_sub(60)..(at + 60).min(sound.len())]).into_owned();
+        assert!(found, "nobody saw the change at {at}: {around:?}");
+    }
+    assert!(changed > 6, "only {changed} changes reached a row");
+}
+
+/// Every row that belongs to a run.
+fn dump(database: &Path) -> rusqlite::Result<Vec<String>> {
+    let db = Connection::open(database)?;
+    let mut tables = db.prepare("select name from sqlite_master where type = 'table' order by name")?;
+    let tables: Vec<String> = tables.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut rows = Vec::new();
+    for table in tables.iter().filter(|table| !["idempotency_keys", "workers"].contains(&table.as_str())) {
+        let mut statement = db.prepare(&format!("select * from {table}"))?;
+        let columns = statement.column_count();
+        let mut found = statement.query([])?;
+        while let Some(row) = found.next()? {
+            let values = (0..columns).map(|n| row.get::<_, rusqlite::types::Value>(n));
+            rows.push(format!("{table} {:?}", values.collect::<Result<Vec<_>, _>>()?));
+        }
+    }
+    Ok(rows)
+}
+
+/// F44: a reader that stays too long is cut off, and the WAL is used again afterwards.
+#[test]
+fn a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
+    let directory = Directory::new("pinned");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    let readers = Readers::new(engine.files().clone()).expect("readers");
+    let reading = std::thread::spawn(move || {
+        let watch = Stopwatch::start();
+        let endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n";
+        let read = readers.read(|db| {
+            db.query_row("select count(*) from runs", [], |_| Ok(()))?;
+            Ok(db.query_row(endless, [], |row| row.get::<_, i64>(0))?)
+        });
+        (read.is_err(), watch.elapsed())
+    });
+    let size = |directory: &Directory| {
+        std::fs::metadata(directory.data().join("abide.db-wal")).map(|file| file.len()).unwrap_or(0)
+    };
+    let largest = runtime().block_on(async {
+        work::register(&engine).await;
+        let pad = "x".repeat(100_000);
+        let start = async |n: usize| {
+            let input = format!("{{\"pad\":\"{pad}\"}}");
+            let new = abide_engine::NewRun::of("plain", input, abide_core::run::command::Actor::user("ben"));
+            engine.start_run(new).await.unwrap_or_else(|error| panic!("{n}: {error}"));
+        };
+        let watch = Stopwatch::start();
+        let mut largest = 0;
+        while !reading.is_finished() {
+            assert!(watch.elapsed() < Duration::from_secs(30), "the reader is never cut");
+            start(0).await;
+            largest = largest.max(size(&directory));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // Two rounds more: the first copies everything, the next begins the WAL anew.
+        for n in 0..400 {
+            start(n).await;
+        }
+        largest
+    });
+    let (cut, after) = reading.join().expect("a reader");
+    assert!(cut && after < Duration::from_secs(20), "cut {cut} after {after:?}");
+    let limit = 64 << 20;
+    assert!(size(&directory) <= limit + (8 << 20), "{} after {largest}", size(&directory));
+    runtime().block_on(engine.shutdown());
+}
+
+/// F44: readers that follow each other without a gap do not let the WAL grow without end either.
+#[test]
+fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
+    let directory = Directory::new("gapless");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    let runtime = runtime();
+    let largest = runtime.block_on(async {
+        work::register(&engine).await;
+        for n in 0..40 {
+            work::start_of(&engine, &format!("k{n}"), "plain").await.expect("a run");
+        }
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let engine = engine.clone();
+                tokio::spawn(async move {
+                    loop {
+                        engine.list(Filter::open(), None, 40).await.expect("a list");
+                    }
+                })
+            })
+            .collect();
+        let pad = format!("{{\"pad\":\"{}\"}}", "x".repeat(1_000_000));
+        let mut largest = 0;
+        for _ in 0..400 {
+            let new = abide_engine::NewRun::of("wait", pad.clone(), abide_core::run::command::Actor::user("ben"));
+            engine.start_run(new).await.expect("a run");
+            let wal = directory.data().join("abide.db-wal");
+            largest = largest.max(std::fs::metadata(wal).map(|file| file.len()).unwrap_or(0));
+        }
+        readers.iter().for_each(tokio::task::JoinHandle::abort);
+        engine.shutdown().await;
+        largest
+    });
+    assert!(largest < 300 << 20, "the WAL grew to {largest} bytes");
+}
+
+/// F45: a foreign process that holds the write lock makes requests wait for a bounded time, then they are told that the
+/// engine is overloaded, all of them together; when it lets go, work goes on.
+#[test]
+fn a_foreign_writer_makes_requests_wait_and_then_fail() {
+    let directory = Directory::new("foreign");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    runtime().block_on(async {
+        work::register(&engine).await;
+        work::start_of(&engine, "before", "plain").await.expect("a run");
+        let foreign = Connection::open(directory.data().join("abide.db")).expect("the database");
+        foreign.execute_batch("begin immediate").expect("the write lock");
+        let watch = Stopwatch::start();
+        let asks: Vec<_> = (0..50)
+            .map(|n| {
+                let engine = engine.clone();
+                tokio::spawn(async move { work::start_of(&engine, &format!("k{n}"), "plain").await })
+            })
+            .collect();
+        assert_eq!(engine.list(Filter::open(), None, 10).await.expect("reads go on").runs.len(), 1);
+        for asked in asks {
+            assert_eq!(asked.await.expect("a task").expect_err("nobody can write").code(), "overloaded");
+        }
+        assert!(watch.elapsed() < Duration::from_secs(20), "it took {:?}", watch.elapsed());
+        foreign.execute_batch("rollback").expect("let go");
+        let told = work::start_of(&engine, "k0", "plain").await.expect("work goes on");
+        assert!(!told.replayed, "it was refused before, so nothing was written");
+        let report = engine.doctor().await.expect("a report");
+        assert!(report.is_healthy(), "{:#?}", report.problems);
+        engine.shutdown().await;
+    });
+}
+
+/// F46: a backup of a live engine is a healthy store with all that was acknowledged before it began. A plain copy of the
+/// database file is not: it lacks what is still in the WAL.
+#[test]
+fn a_backup_is_whole_where_a_copy_of_the_file_is_not() {
+    let directory = Directory::new("copied");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    let backup = directory.path().join("backup");
+    let before = runtime().block_on(async {
+        work::register(&engine).await;
+        let mut before = Vec::new();
+        for n in 0..30 {
+            let key = format!("k{n}");
+            work::start_of(&engine, &key, "plain").await.expect("a run");
+            before.push(key);
+        }
+        let load = {
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                for n in 30..200 {
+                    let _ = work::start_of(&engine, &format!("k{n}"), "plain").await;
+                }
+            })
+        };
+        engine.backup(&backup).await.expect("a backup");
+        load.abort();
+        before
+    });
+    let copied = directory.path().join("cp");
+    std::fs::create_dir_all(&copied).expect("a directory");
+    std::fs::copy(directory.data().join("abide.db"), copied.join("abide.db")).expect("a copy");
+    runtime().block_on(engine.shutdown());
+    drop(engine);
+    healthy(&backup);
+    let saved = keys(&backup);
+    assert!(before.iter().all(|key| saved.contains_key(key)), "the backup lacks something");
+    let found = Connection::open(copied.join("abide.db"))
+        .and_then(|db| db.query_row("select count(*) from runs", [], |row| row.get::<_, i64>(0)));
+    assert!(found.is_err() || found.is_ok_and(|runs| runs < before.len() as i64), "the copy has everything by chance");
+}
+
+/// A store that is not one is refused with a reason, and left as it is.
+#[test]
+fn a_file_that_is_no_database_is_refused() {
+    let directory = Directory::new("foreign-file");
+    std::fs::create_dir_all(directory.data()).expect("a directory");
+    let text = b"this is not a database, but somebody may still want it".repeat(200);
+    std::fs::write(directory.data().join("abide.db"), &text).expect("a file");
+    let refused = Engine::open(directory.data()).expect_err("not a database");
+    assert!(matches!(refused, StoreError::Corrupt(_)), "{refused}");
+    assert_eq!(std::fs::read(directory.data().join("abide.db")).expect("the file"), text);
+}

@@ -1,0 +1,358 @@
+//! An engine that dies at a certain place, stops in order, or is not alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use abide_core::contract::RunState;
+use abide_engine::clock::Stopwatch;
+use abide_engine::store::sqlite::feed;
+use abide_engine::testing::Point;
+use abide_engine::{Engine, Filter};
+use rusqlite::Connection;
+
+use crate::child::options;
+use crate::{Dice, Directory, Process, runtime, store, work};
+
+/// Makes the directory, with all workflows in it.
+pub fn prepare(data: &Path) {
+    let engine = Engine::open_with(data, options()).expect("an engine");
+    runtime().block_on(async {
+        work::register(&engine).await;
+        engine.shutdown().await;
+    });
+}
+
+/// Runs of the store by their keys.
+pub fn keys(data: &Path) -> BTreeMap<String, Vec<String>> {
+    let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (id, run) in store::runs(data) {
+        keys.entry(run.key.expect("a key")).or_default().push(id);
+    }
+    keys
+}
+
+/// What a child acknowledged: its keys and their runs.
+pub fn acknowledged(said: &[String]) -> BTreeMap<String, String> {
+    let words = said.iter().map(|line| line.split(' ').collect::<Vec<_>>());
+    words
+        .filter(|words| words[..2.min(words.len())] == ["ack", "start"])
+        .map(|words| (words[2].into(), words[3].into()))
+        .collect()
+}
+
+/// The doctor finds nothing.
+pub fn healthy(data: &Path) {
+    let engine = Engine::open_with(data, options()).expect("an engine");
+    let report = runtime().block_on(async {
+        let report = engine.doctor().await.expect("a report");
+        engine.shutdown().await;
+        report
+    });
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+}
+
+/// One start, by a child that dies at this point after it was asked and before it answered.
+fn start_that_dies_at(point: Point, data: &Path) {
+    for times in 1..20 {
+        let failpoint = format!("{}:{times}", point.name());
+        let process = Process::start("start", data, &[("ABIDE_CRASH_KEYS", "1"), ("ABIDE_FAILPOINT", &failpoint)]);
+        let (_, said) = process.end();
+        assert!(acknowledged(&said).is_empty(), "{point:?} was not reached: {said:?}");
+        if said.iter().any(|line| line == "try start k0") {
+            return;
+        }
+    }
+    panic!("no start came to {point:?}");
+}
+
+/// Asks again with the same key.
+fn start_again(data: &Path) -> Vec<String> {
+    let (status, said) = Process::start("start", data, &[("ABIDE_CRASH_KEYS", "1")]).end();
+    assert!(status.success(), "{said:?}");
+    said
+}
+
+/// F1, F2: nothing of a start is visible before its commit, neither events nor rows, and its key then starts one run.
+#[test]
+fn a_start_that_dies_before_its_commit_leaves_nothing_and_its_key_starts_one_run() {
+    for point in [Point::BeforeWrite, Point::AfterEvents, Point::AfterRows, Point::BeforeCommit] {
+        let directory = Directory::new("before");
+        prepare(&directory.data());
+        start_that_dies_at(point, &directory.data());
+        assert!(keys(&directory.data()).is_empty(), "{point:?} left something");
+        let said = start_again(&directory.data());
+        assert!(!said.iter().any(|line| line == "replayed k0"), "{said:?}");
+        assert_eq!(keys(&directory.data())["k0"].len(), 1);
+        healthy(&directory.data());
+    }
+}
+
+/// F3: a start that was committed and not answered is answered when it is asked again.
+#[test]
+fn a_start_that_dies_after_its_commit_is_found_by_its_key() {
+    for point in [Point::AfterCommit, Point::BeforeAnswer] {
+        let directory = Directory::new("after");
+        prepare(&directory.data());
+        start_that_dies_at(point, &directory.data());
+        let committed = keys(&directory.data());
+        assert_eq!(committed["k0"].len(), 1, "{point:?}");
+        let said = start_again(&directory.data());
+        assert!(said.iter().any(|line| line == "replayed k0"), "{said:?}");
+        assert_eq!(acknowledged(&said)["k0"], committed["k0"][0]);
+        assert_eq!(keys(&directory.data()), committed);
+        healthy(&directory.data());
+    }
+}
+
+/// F6: of a group commit all requests are in the store or none, and nobody of a group that is not was acknowledged.
+#[test]
+fn a_group_commit_is_whole_or_not_there() {
+    let mut largest = 0;
+    for (point, times) in
+        [(Point::AfterRows, 6), (Point::BeforeCommit, 9), (Point::AfterCommit, 9), (Point::BeforeAnswer, 12)]
+    {
+        let directory = Directory::new("group");
+        let data = directory.data();
+        prepare(&data);
+        let failpoint = format!("{}:{times}", point.name());
+        let (_, said) = Process::start("start", &data, &[("ABIDE_FAILPOINT", &failpoint)]).end();
+        let (stored, said) = (store::runs(&data), acknowledged(&said));
+        let db = Connection::open(data.join("abide.db")).expect("the database");
+        let mut statement = db.prepare("select touched from batches order by batch").expect("batches");
+        let batches: Vec<Vec<u8>> =
+            statement.query_map([], |row| row.get(0)).expect("rows").map(|row| row.expect("a batch")).collect();
+        let mut touched = BTreeSet::new();
+        for batch in batches {
+            let group = feed::decode(&batch).expect("a batch");
+            largest = largest.max(group.len());
+            for one in group {
+                let seq: i64 = db
+                    .query_row("select seq from runs where run_no = ?1", [one.no], |row| row.get(0))
+                    .expect("every run of a group that was committed is there");
+                assert!(seq as u64 >= one.to_seq);
+                touched.insert(one.no);
+            }
+        }
+        assert_eq!(touched.len(), stored.len(), "{point:?}: a run without its group");
+        for (key, run) in &said {
+            assert_eq!(stored.get(run).and_then(|found| found.key.as_ref()), Some(key), "{point:?}");
+        }
+        healthy(&data);
+    }
+    assert!(largest > 4, "no group was large enough to prove anything: {largest}");
+}
+
+/// F7: an engine that dies while it makes its schema leaves no half of it.
+#[test]
+fn a_schema_that_was_interrupted_is_made_again() {
+    let directory = Directory::new("schema");
+    let (_, said) = Process::start("open", &directory.data(), &[("ABIDE_FAILPOINT", "in_migration:1")]).end();
+    assert!(said.is_empty(), "{said:?}");
+    let tables = |data: &Path| -> i64 {
+        let db = Connection::open(data.join("abide.db")).expect("the database");
+        db.query_row("select count(*) from sqlite_master", [], |row| row.get(0)).expect("a count")
+    };
+    assert_eq!(tables(&directory.data()), 0, "half a schema");
+    prepare(&directory.data());
+    healthy(&directory.data());
+    // And at any instant, also before the first page is written.
+    let mut dice = Dice::new(7);
+    for _ in 0..12 {
+        let directory = Directory::new("schema-any");
+        for _ in 0..2 {
+            let process = Process::start("open", &directory.data(), &[]);
+            process.listen(Duration::from_millis(2 + dice.below(25)), &mut Vec::new());
+            process.kill();
+        }
+        prepare(&directory.data());
+        healthy(&directory.data());
+    }
+}
+
+/// F8: twenty engines die while they take away leases that were lost; each lease costs one attempt, not one per engine.
+#[test]
+fn engines_that_die_during_recovery_do_not_cost_attempts() {
+    const RUNS: usize = 600;
+    let directory = Directory::new("recovery");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    runtime().block_on(async {
+        work::register(&engine).await;
+        let starts: Vec<_> = (0..RUNS)
+            .map(|n| {
+                let engine = engine.clone();
+                tokio::spawn(async move { work::start_of(&engine, &format!("k{n}"), "fragile").await })
+            })
+            .collect();
+        for start in starts {
+            start.await.expect("a task").expect("a run");
+        }
+        assert_eq!(engine.claim(work::claim("w", &["drop"], RUNS)).await.expect("tasks").len(), RUNS);
+        engine.shutdown().await;
+    });
+    drop(engine);
+    std::thread::sleep(Duration::from_millis(400));
+    let mut dice = Dice::new(8);
+    let points = [Point::AfterEvents, Point::AfterRows, Point::BeforeCommit, Point::AfterCommit, Point::BeforeAnswer];
+    let mut killed = 0;
+    for n in 0..20 {
+        let point = points[n % points.len()];
+        let times = 1 + if point == Point::AfterEvents { dice.below(200) } else { dice.below(2) };
+        let failpoint = format!("{}:{times}", point.name());
+        let process = Process::start("open", &directory.data(), &[("ABIDE_FAILPOINT", &failpoint)]);
+        killed += u32::from(process.listen(Duration::from_millis(700), &mut Vec::new()));
+        process.kill();
+    }
+    assert!(killed >= 10, "only {killed} died in the sweep");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    runtime().block_on(async {
+        let watch = Stopwatch::start();
+        while engine.counts(None).await.expect("counts").get(&RunState::Queued) != Some(&(RUNS as u64)) {
+            assert!(watch.elapsed() < Duration::from_secs(20), "{:?}", engine.counts(None).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        engine.shutdown().await;
+    });
+    drop(engine);
+    for (id, run) in store::runs(&directory.data()) {
+        assert_eq!(run.count("task.lost"), 1, "{id}");
+        let attempts: Vec<u32> =
+            run.events.iter().filter(|event| event.kind == "task.issued").map(|event| event.attempt).collect();
+        assert_eq!(attempts, [1, 2], "{id}");
+    }
+    healthy(&directory.data());
+}
+
+/// F10: an engine that dies while it archives leaves each run in exactly one place, with its chain.
+#[test]
+fn a_run_is_archived_or_not_whenever_the_engine_dies() {
+    let directory = Directory::new("archive");
+    let mut archived = 0;
+    for (cycle, failpoint) in
+        ["in_archive:1", "after_archive:1", "in_archive:5", "after_archive:4", "in_archive:20"].iter().enumerate()
+    {
+        let cycle = cycle.to_string();
+        let settings = [("ABIDE_FAILPOINT", *failpoint), ("ABIDE_CRASH_CYCLE", &cycle)];
+        let process = Process::start("load", &directory.data(), &settings);
+        let mut said = Vec::new();
+        assert!(process.listen(Duration::from_secs(10), &mut said), "{failpoint} was not reached");
+        process.kill();
+        let runs = store::runs(&directory.data());
+        for run in acknowledged(&said).values() {
+            assert!(runs.contains_key(run), "{run} is nowhere");
+        }
+        let db = Connection::open(directory.data().join("abide.db")).expect("the database");
+        archived = db.query_row("select count(*) from archived_runs", [], |row| row.get(0)).expect("a count");
+        healthy(&directory.data());
+    }
+    assert!(archived > 0i64);
+}
+
+/// F11: an engine that stops under load carries what it accepted, refuses the rest, and its successor takes over at once.
+#[test]
+fn a_graceful_stop_loses_nothing_and_lets_its_successor_in() {
+    let directory = Directory::new("stop");
+    prepare(&directory.data());
+    let first = Process::start("start", &directory.data(), &[("ABIDE_CRASH_STOP_AFTER_MS", "400")]);
+    first.until("open", Duration::from_secs(10));
+    let successor = Process::start("successor", &directory.data(), &[]);
+    let (status, said) = first.end();
+    assert!(status.success(), "{said:?}");
+    let said_in_time = successor.until("open", Duration::from_secs(5));
+    assert!(said_in_time.iter().any(|line| line == "open"), "the successor is not served: {said_in_time:?}");
+    successor.kill();
+    let (stored, said_yes) = (keys(&directory.data()), acknowledged(&said));
+    assert!(said_yes.len() > 20, "{said_yes:?}");
+    for (key, run) in &said_yes {
+        assert_eq!(stored.get(key), Some(&vec![run.clone()]));
+    }
+    for line in said.iter().filter_map(|line| line.strip_prefix("error ")) {
+        let (key, code) = line.split_once(' ').expect("a key and a code");
+        assert_eq!(code, "shutting-down");
+        assert!(!stored.contains_key(key), "{key} was refused and is there");
+    }
+    healthy(&directory.data());
+}
+
+/// F12: a second engine on the same directory ends with a reason, and the first is not disturbed.
+#[test]
+fn a_second_engine_ends_with_a_reason() {
+    let directory = Directory::new("second");
+    prepare(&directory.data());
+    let first = Process::start("start", &directory.data(), &[]);
+    first.until("ack", Duration::from_secs(10));
+    let (status, said) = Process::start("open", &directory.data(), &[]).end();
+    assert!(!status.success());
+    assert!(said[0].starts_with("refused another process uses"), "{said:?}");
+    assert!(first.next(Duration::from_secs(5)).is_some());
+    let said = acknowledged(&first.kill());
+    let stored = keys(&directory.data());
+    assert!(said.keys().all(|key| stored.contains_key(key)));
+}
+
+/// F14: a panic in the one writer ends the process; whatever it had not answered converges.
+#[test]
+fn a_panic_in_the_lane_ends_the_process() {
+    let directory = Directory::new("panic");
+    prepare(&directory.data());
+    let settings = [("ABIDE_FAILPOINT", "after_events:40:panic")];
+    let process = Process::start("start", &directory.data(), &settings);
+    let mut said = Vec::new();
+    assert!(process.listen(Duration::from_secs(20), &mut said), "it lives on after a panic");
+    let (status, _) = process.end();
+    assert_eq!(status.code(), Some(70), "{said:?}");
+    converges(&directory.data(), &said, &[]);
+}
+
+/// After a restart everything acknowledged is there, and every key that was tried has one run.
+pub fn converges(data: &Path, said: &[String], settings: &[(&str, &str)]) {
+    let before = keys(data);
+    for (key, run) in acknowledged(said) {
+        assert_eq!(before.get(&key), Some(&vec![run]), "{key} was acknowledged");
+    }
+    for line in said.iter().filter_map(|line| line.strip_prefix("error ")) {
+        let (key, code) = line.split_once(' ').expect("a key and a code");
+        assert!(code == "outcome-unknown" || !before.contains_key(key), "{key} was refused ({code}) and is there");
+    }
+    let tried = said.iter().filter_map(|line| line.strip_prefix("try start k")).filter_map(|n| n.parse::<usize>().ok());
+    let most = (tried.max().expect("something was tried") + 1).to_string();
+    let mut settings = settings.to_vec();
+    settings.push(("ABIDE_CRASH_KEYS", &most));
+    let (status, again) = Process::start("start", data, &settings).end();
+    assert!(status.success(), "{again:?}");
+    let after = keys(data);
+    assert!(after.values().all(|runs| runs.len() == 1), "a key with two runs");
+    let again = acknowledged(&again);
+    for line in said.iter().filter_map(|line| line.strip_prefix("try start ")) {
+        assert_eq!(after.get(line), Some(&vec![again[line].clone()]));
+    }
+    assert!(before.iter().all(|(key, runs)| after[key] == *runs), "a key has another run than before");
+    healthy(data);
+}
+
+/// What was asked for in several lanes is drained by one worker after any number of crashes.
+#[test]
+fn a_worker_drains_what_crashed_engines_left() {
+    let directory = Directory::new("drain");
+    for prefix in ["a", "b", "c"] {
+        let process = Process::start("start", &directory.data(), &[("ABIDE_CRASH_PREFIX", prefix)]);
+        process.until("ack", Duration::from_secs(10));
+        process.listen(Duration::from_millis(150), &mut Vec::new());
+        process.kill();
+    }
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    runtime().block_on(async {
+        let done = |_| async { Ok(serde_json::json!({ "n": 1 })) };
+        let worker = engine.worker("w").handle("a", done).handle("b", done);
+        let stop = worker.stopper();
+        let working = tokio::spawn(worker.run());
+        let watch = Stopwatch::start();
+        while !engine.list(Filter::open(), None, 1).await.expect("a list").runs.is_empty() {
+            assert!(watch.elapsed() < Duration::from_secs(30), "stranded");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stop.now();
+        engine.shutdown().await;
+        working.await.expect("a worker").expect("an end");
+    });
+}
