@@ -129,7 +129,7 @@ impl Files {
 fn checkpoint(wal: &mut Wal, pages: i32) -> rusqlite::Result<()> {
     let mode = match pages {
         ..CHECKPOINT_AT => return Ok(()),
-        ..RESTART_AT => CheckpointMode::PASSIVE,
+        CHECKPOINT_AT..RESTART_AT => CheckpointMode::PASSIVE,
         _ => CheckpointMode::RESTART,
     };
     match wal.checkpoint_v2(mode) {
