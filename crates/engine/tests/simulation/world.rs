@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use abide_core::definition::Definition;
 use abide_core::ids::{Digest, Namespace, Path, RunId};
-use abide_core::run::command::Ask;
 use abide_core::time::Timestamp;
 use abide_engine::carry::{Lane, SERVING_GAP};
 use abide_engine::clock::{Clock, VirtualClock};
