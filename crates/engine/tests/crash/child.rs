@@ -285,7 +285,7 @@ impl Load {
         if verb == "forget" {
             return say(&format!("forgot {}", held.line()));
         }
-        if held.epoch.0 % 4 == 0 && !again {
+        if held.epoch.0.is_multiple_of(4) && !again {
             match held.beat(&self.engine).await {
                 Ok(_) => say("ack beat"),
                 Err(error) => say(&format!("late beat {} {}", error.code(), held.line())),
