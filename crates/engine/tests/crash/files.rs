@@ -1,6 +1,8 @@
 //! Files that were torn, damaged, copied or held by somebody else.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use abide_engine::clock::Stopwatch;
@@ -204,12 +206,21 @@ fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
         for n in 0..40 {
             work::start_of(&engine, &format!("k{n}"), "plain").await.expect("a run");
         }
-        let readers: Vec<_> = (0..3)
-            .map(|_| {
-                let engine = engine.clone();
-                tokio::spawn(async move {
-                    loop {
-                        engine.list(Filter::open(), None, 40).await.expect("a list");
+        // Each holds its snapshot for a while and takes the next one at once; there is always another one.
+        let (readers, stop) = (Readers::new(engine.files().clone()).expect("readers"), AtomicBool::new(false));
+        let (readers, stop) = (Arc::new(readers), Arc::new(stop));
+        let reading: Vec<_> = (0..3)
+            .map(|n| {
+                let (readers, stop) = (readers.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(20 * n));
+                    while !stop.load(Ordering::SeqCst) {
+                        let read = readers.read(|db| {
+                            db.query_row("select count(*) from runs", [], |_| Ok(()))?;
+                            std::thread::sleep(Duration::from_millis(60));
+                            Ok(())
+                        });
+                        read.expect("a read");
                     }
                 })
             })
@@ -222,7 +233,8 @@ fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
             let wal = directory.data().join("abide.db-wal");
             largest = largest.max(std::fs::metadata(wal).map(|file| file.len()).unwrap_or(0));
         }
-        readers.iter().for_each(tokio::task::JoinHandle::abort);
+        stop.store(true, Ordering::SeqCst);
+        reading.into_iter().for_each(|reader| reader.join().expect("a reader"));
         engine.shutdown().await;
         largest
     });

@@ -218,3 +218,38 @@ impl Ledger {
         found
     }
 }
+
+/// The judge itself is judged: what is missing, doubled or unexplained is seen.
+#[test]
+fn the_ledger_sees_what_is_missing_doubled_or_unexplained() {
+    let event = |seq, kind: &str, attempt| crate::store::Event {
+        seq,
+        kind: kind.into(),
+        step: "one".into(),
+        attempt,
+        payload: serde_json::json!({ "epoch": 1 }),
+    };
+    let run = |key: &str, events| Run { workflow: "plain".into(), key: Some(key.into()), events };
+    let mut ledger = Ledger::default();
+    let said = [
+        "try start a",
+        "ack start a run_1 2",
+        "ack lease run_1 one task_1 1 a",
+        "ack report 4 complete run_1 one task_1 1 a",
+    ];
+    ledger.hear(&said.map(String::from));
+    let whole = vec![
+        event(1, "run.queued", 0),
+        event(2, "task.issued", 1),
+        event(3, "task.claimed", 1),
+        event(4, "task.completed", 1),
+    ];
+    let mut runs = BTreeMap::from([("run_1".to_owned(), run("a", whole))]);
+    assert!(ledger.lost(&runs).is_empty() && ledger.duplicated(&runs).is_empty() && ledger.inflated(&runs).is_empty());
+    runs.insert("run_2".into(), run("a", vec![event(1, "task.issued", 2)]));
+    assert_eq!((ledger.duplicated(&runs).len(), ledger.inflated(&runs).len()), (1, 1));
+    runs.get_mut("run_1").expect("a run").events.pop();
+    assert_eq!(ledger.lost(&runs).len(), 1, "the last event is gone");
+    runs.remove("run_1");
+    assert_eq!(ledger.lost(&runs).len(), 3, "the run is gone");
+}
