@@ -16,8 +16,8 @@ use stateright::{Checker, Model, Property};
 const BEGIN: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
 /// A third of the lease.
 const TICK: Span = Span::from_secs(10);
-const MOST_TICKS: u8 = 10;
-const MOST_CLAIMS: u64 = 4;
+const MOST_TICKS: u8 = 14;
+const MOST_CLAIMS: u64 = 5;
 
 struct Race {
     definition: Definition,
