@@ -84,26 +84,28 @@ impl Lines {
         let for_new = SHARE_OF_NEW.min(self.others.len());
         let mut room = BATCH_BYTES;
         let mut batch = Vec::with_capacity((self.reports.len() + self.others.len()).min(BATCH));
-        take_from(&mut self.reports, BATCH - for_new, &mut room, &mut batch);
+        self.bytes -= take_from(&mut self.reports, BATCH - for_new, &mut room, &mut batch);
         let left = BATCH - batch.len();
-        take_from(&mut self.others, left, &mut room, &mut batch);
-        self.bytes -= BATCH_BYTES.saturating_sub(room);
+        self.bytes -= take_from(&mut self.others, left, &mut room, &mut batch);
         batch
     }
 }
 
-/// At least one, so that a large request passes too.
-fn take_from(line: &mut VecDeque<(Asked, usize)>, most: usize, room: &mut usize, batch: &mut Vec<Asked>) {
+/// Takes at least one, so that a large request passes too; tells how many bytes left the line.
+fn take_from(line: &mut VecDeque<(Asked, usize)>, most: usize, room: &mut usize, batch: &mut Vec<Asked>) -> usize {
+    let mut taken = 0;
     for _ in 0..most {
         match line.front() {
             Some((_, bytes)) if *bytes <= *room || batch.is_empty() => {}
-            _ => return,
+            _ => break,
         }
         if let Some((asked, bytes)) = line.pop_front() {
             *room = room.saturating_sub(bytes);
+            taken += bytes;
             batch.push(asked);
         }
     }
+    taken
 }
 
 fn is_report(asked: &Asked) -> bool {
@@ -133,4 +135,87 @@ fn bytes_of(asked: &Asked) -> usize {
     };
     // A request is not free even when it carries nothing.
     of_payload + 512
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_core::ids::{Epoch, Namespace, Path, RunId, TaskId};
+    use abide_core::run::command::{Actor, Command, Holding};
+
+    use super::*;
+    use crate::request::{NewRun, Request, ToRun};
+
+    fn asked(what: What) -> Asked {
+        Asked::new(Request { namespace: Namespace::from("default"), idempotency: None, what }).0
+    }
+
+    fn start(input: usize) -> Asked {
+        asked(What::Start(Box::new(NewRun::of("w", "x".repeat(input), Actor::user("ben")))))
+    }
+
+    fn beat() -> Asked {
+        let holding = Holding { path: Path::from("a"), task_id: TaskId::from("task_r.1.a"), epoch: Epoch(1) };
+        let command = Command::new(Actor::worker("w"), Ask::Heartbeat { holding, progress: None });
+        let run_id = RunId::from("run_r");
+        let to_run = ToRun { run_id, command, groups: Vec::new(), expected_seq: None, claim_next: None };
+        asked(What::Run(Box::new(to_run)))
+    }
+
+    fn taken(requests: &Requests) -> Vec<Asked> {
+        requests.take(Duration::ZERO).expect("it is open")
+    }
+
+    #[test]
+    fn a_flood_of_starts_is_refused_and_heartbeats_still_come_through() {
+        let requests = Requests::default();
+        let refused = (0..MOST_WAITING + 10).filter(|_| requests.push(start(2)).is_err()).count();
+        assert_eq!(refused, 10);
+        assert!(matches!(requests.push(start(2)), Err(Error::Overloaded)));
+        requests.push(beat()).expect("reports have a line of their own");
+        assert!(is_report(&taken(&requests)[0]), "and come first");
+    }
+
+    #[test]
+    fn new_work_gets_its_share_beside_reports() {
+        let requests = Requests::default();
+        for _ in 0..BATCH * 2 {
+            requests.push(beat()).expect("room");
+        }
+        for _ in 0..BATCH {
+            requests.push(start(2)).expect("room");
+        }
+        let batch = taken(&requests);
+        assert_eq!(batch.len(), BATCH);
+        assert_eq!(batch.iter().filter(|asked| !is_report(asked)).count(), SHARE_OF_NEW);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_and_a_large_request_passes_alone() {
+        let requests = Requests::default();
+        let large = 1 << 20;
+        let accepted = (0..1_000).take_while(|_| requests.push(start(large)).is_ok()).count();
+        assert!((100..=128).contains(&accepted), "{accepted}");
+        let mut carried = 0;
+        while carried < accepted {
+            let batch = taken(&requests);
+            assert!(!batch.is_empty() && batch.len() <= 1 + BATCH_BYTES / large);
+            carried += batch.len();
+        }
+        requests.push(start(large)).expect("there is room again");
+        // Also after one that is larger than a batch.
+        taken(&requests);
+        requests.push(start(BATCH_BYTES + large)).expect("room");
+        assert_eq!(taken(&requests).len(), 1);
+        assert_eq!(requests.lock().bytes, 0);
+    }
+
+    #[test]
+    fn a_closed_line_lets_nobody_in_and_still_carries_what_waits() {
+        let requests = Requests::default();
+        requests.push(start(2)).expect("open");
+        requests.close();
+        assert!(matches!(requests.push(start(2)), Err(Error::ShuttingDown)));
+        assert_eq!(taken(&requests).len(), 1);
+        assert!(requests.take(Duration::ZERO).is_none());
+    }
 }

@@ -295,6 +295,9 @@ pub struct ApprovalAsked {
 #[derive(Clone, Debug)]
 pub struct StepDone {
     pub step_id: Path,
+    /// Since when the step that ended was running (`Step::since`). A late copy of an earlier report is told by it from
+    /// one about the next attempt; a report without it is taken for one about the present attempt.
+    pub begun_at: Option<Timestamp>,
     pub result: Result<Report, Fault>,
 }
 

@@ -69,7 +69,7 @@ fn waiting_on_operator_because_the_body_changed_says_how() {
     let steps = |holding, done, begin| Ask::Steps { holding, done, begin, wait: Vec::new() };
     stage.claim("body", "worker-3");
     let holding = stage.held["body"].clone();
-    let done = vec![StepDone { step_id: Path::from("search"), result: Ok(Report::default()) }];
+    let done = vec![StepDone { step_id: Path::from("search"), begun_at: None, result: Ok(Report::default()) }];
     stage.must(Actor::worker("worker-3"), steps(holding.clone(), Vec::new(), vec![begin("search")]));
     stage.must(Actor::worker("worker-3"), steps(holding, done, Vec::new()));
     stage.later("1m").claim("body", "worker-4");

@@ -120,8 +120,8 @@ fn body_says(holding: Holding, dice: &mut Dice, now: Timestamp) -> Ask {
             retry: None,
             input_digest: None,
         }),
-        2 => done.push(StepDone { step_id, result: Ok(report(dice)) }),
-        3 => done.push(StepDone { step_id, result: Err(fault(dice)) }),
+        2 => done.push(StepDone { step_id, begun_at: None, result: Ok(report(dice)) }),
+        3 => done.push(StepDone { step_id, begun_at: None, result: Err(fault(dice)) }),
         4 => wait
             .push(StepWait { step_id: Path::from("nap"), on: CodedWait::Sleep { until: now + Span::from_secs(60) } }),
         _ => {

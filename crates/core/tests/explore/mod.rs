@@ -489,6 +489,7 @@ impl<'d> Explorer<'d> {
             .filter(|_| !a.is_multiple_of(3))
             .map(|path| StepDone {
                 step_id: path.clone(),
+                begun_at: None,
                 result: if b.is_multiple_of(4) {
                     let class = Some(FailureClass::ALL[a as usize % FailureClass::ALL.len()]);
                     Err(Fault { class, message: "no".into(), ..Fault::default() })

@@ -36,7 +36,11 @@ fn external(step: &str) -> StepBegin {
 }
 
 fn done(step: &str, output: &str) -> StepDone {
-    StepDone { step_id: Path::from(step), result: Ok(Report { output: Some(output.into()), ..Report::default() }) }
+    StepDone {
+        step_id: Path::from(step),
+        begun_at: None,
+        result: Ok(Report { output: Some(output.into()), ..Report::default() }),
+    }
 }
 
 fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
@@ -128,6 +132,7 @@ fn another_input_for_a_stored_step_means_that_the_body_changed() {
 fn a_failed_step_tells_the_body_when_to_try_again_and_then_hands_the_failure_back() {
     let failed = || StepDone {
         step_id: Path::from("search"),
+        begun_at: None,
         result: Err(Fault { class: Some(FailureClass::Transient), message: "503".into(), ..Fault::default() }),
     };
     let retry = Some(abide_core::definition::RetryPolicy { max_attempts: 2, jitter: 0.0, ..Default::default() });
@@ -298,6 +303,19 @@ fn a_body_that_was_released_and_did_not_hear_it_is_told_again() {
 }
 
 #[test]
+fn a_late_copy_of_a_failure_does_not_fail_the_next_attempt() {
+    let fault = Fault { class: Some(FailureClass::Transient), message: "503".into(), ..Fault::default() };
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let begun_at = Some(run.memory.rows["search"].since);
+    let failed = || vec![StepDone { step_id: Path::from("search"), begun_at, result: Err(fault.clone()) }];
+    let run = said(run, failed(), vec![], vec![]).then(["step.blocked"]).after([passed("2s")]);
+    let run = said(run, vec![], vec![begin("search")], vec![]).then(["step.entered"]);
+    // The network delivers the first report once more: it is about an attempt that is over.
+    let run = said(run, failed(), vec![], vec![]).then([]).step_is("search", StepState::Running);
+    said(run, vec![done("search", "1")], vec![], vec![]).step_is("search", StepState::Completed);
+}
+
+#[test]
 fn a_failed_step_reported_again_is_told_the_same_pause() {
     let fault = Fault {
         class: Some(FailureClass::RateLimited),
@@ -305,7 +323,7 @@ fn a_failed_step_reported_again_is_told_the_same_pause() {
         retry_after: Some(Span::from_secs(7)),
         ..Fault::default()
     };
-    let failed = || vec![StepDone { step_id: Path::from("search"), result: Err(fault.clone()) }];
+    let failed = || vec![StepDone { step_id: Path::from("search"), begun_at: None, result: Err(fault.clone()) }];
     let run = said(at_work(), vec![], vec![begin("search")], vec![]);
     let waits = vec![(Path::from("search"), Span::from_secs(7))];
     let run =

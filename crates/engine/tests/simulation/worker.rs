@@ -548,6 +548,7 @@ impl World {
             .judge
             .of(&job.task.run_id)
             .and_then(|seen| Some(idempotency_key(&seen.run.head, &path, seen.run.step(name)?.group, None)));
+        let begun_at = self.judge.of(&job.task.run_id).and_then(|seen| Some(seen.run.step(name)?.since));
         let result = if fails {
             Err(Fault { class: Some(FailureClass::Transient), message: "no".into(), ..Fault::default() })
         } else {
@@ -558,7 +559,7 @@ impl World {
             Ok(Report { output: Some("1".into()), ..Report::default() })
         };
         let Some(job) = self.job(w, id) else { return Ok(()) };
-        job.body.done.push(StepDone { step_id: path, result });
+        job.body.done.push(StepDone { step_id: path, begun_at, result });
         job.body.at += 1;
         self.body_says(w, id);
         Ok(())

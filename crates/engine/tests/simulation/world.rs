@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use abide_core::definition::Definition;
 use abide_core::ids::{Digest, Namespace, Path, RunId};
-use abide_core::run::command::Ask;
 use abide_core::time::Timestamp;
 use abide_engine::carry::{Lane, SERVING_GAP};
 use abide_engine::clock::{Clock, VirtualClock};
@@ -361,7 +360,7 @@ impl World {
             let patience = self.random.between(2 * SECOND, 30 * SECOND);
             return self.at(wait + patience, Event::Hear(Box::new(letter), Box::new(Heard::Nothing)));
         }
-        if self.random.chance(20) && may_double(&letter.wish) {
+        if self.random.chance(20) {
             self.count("request doubled");
             let copy = Letter { echo: true, ..letter.clone() };
             let delay = self.delay();
@@ -683,13 +682,6 @@ impl World {
         self.note(|| "calm".to_owned());
         self.at(0, Event::Everybody);
     }
-}
-
-/// A step of a body that failed is reported without the number of its attempt, so a late copy would fail the next attempt.
-/// Until the rules can tell them apart the network does not copy such a report.
-fn may_double(wish: &Wish) -> bool {
-    let failed = |ask: &Ask| matches!(ask, Ask::Steps { done, .. } if done.iter().any(|done| done.result.is_err()));
-    !matches!(wish, Wish::Run { ask, .. } if failed(ask))
 }
 
 fn wished(wish: &Wish) -> String {

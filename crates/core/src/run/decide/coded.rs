@@ -288,7 +288,8 @@ impl Draft<'_> {
         if step.state.is_ended() && mine {
             return Ok(None);
         }
-        if mine && step.state != StepState::Running {
+        let stale = done.begun_at.is_some_and(|at| at != step.since);
+        if mine && (stale || step.state != StepState::Running) {
             // It was reported before and is not begun again yet: the answer to that was lost.
             return self.pause_left(path);
         }

@@ -103,7 +103,7 @@ impl Said {
 
     fn steps(&mut self, done: &[StepDone], begin: &[StepBegin], wait: &[StepWait]) -> &mut Said {
         for done in done {
-            self.word("done").word(done.step_id.as_str());
+            self.word("done").word(done.step_id.as_str()).parts(&done.begun_at);
             match &done.result {
                 Ok(report) => self.report(report),
                 Err(fault) => self.fault(fault),
