@@ -177,21 +177,23 @@ fn drain(data: &Path, ledger: &mut Ledger) -> Vec<String> {
     runtime().block_on(async {
         let keys: Vec<(String, Option<(String, u64)>)> =
             ledger.keys.iter().map(|(key, run)| (key.clone(), run.clone())).collect();
-        let mut asks = Vec::new();
-        for (key, known) in keys {
-            let engine = engine.clone();
-            asks.push(tokio::spawn(async move {
-                let told = work::start(&engine, &key).await.unwrap_or_else(|error| panic!("{key}: {error}"));
-                if let Some((run, _)) = &known {
-                    assert!(told.replayed && told.run_id.as_str() == run, "{key} was {run} and is {told:?}");
+        // Not more at once than may wait in line.
+        for some in keys.chunks(2_000) {
+            let asks = some.iter().cloned().map(|(key, known)| {
+                let engine = engine.clone();
+                tokio::spawn(async move {
+                    let told = work::start(&engine, &key).await.unwrap_or_else(|error| panic!("{key}: {error}"));
+                    if let Some((run, _)) = &known {
+                        assert!(told.replayed && told.run_id.as_str() == run, "{key} was {run} and is {told:?}");
+                    }
+                    (known.is_none(), format!("ack start {key} {} {}", told.run_id, told.seq))
+                })
+            });
+            for asked in asks.collect::<Vec<_>>() {
+                let (new, line) = asked.await.expect("a key converges");
+                if new {
+                    ledger.hear(&[line]);
                 }
-                format!("ack start {key} {} {}", told.run_id, told.seq)
-            }));
-        }
-        for asked in asks {
-            let line = asked.await.expect("a key converges");
-            if ledger.keys[line.split(' ').nth(2).expect("a key")].is_none() {
-                ledger.hear(&[line]);
             }
         }
         let held: Arc<Vec<Held>> = Arc::new(ledger.leases.iter().cloned().collect());
