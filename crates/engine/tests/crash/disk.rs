@@ -92,7 +92,11 @@ fn an_engine_that_dies_in_a_checkpoint_loses_nothing() {
         let pad = [("ABIDE_CRASH_PAD", "200000")];
         let process = start_on(&format!("db-write-kill:{nth}"), &directory.data(), &pad);
         let mut said = Vec::new();
-        assert!(process.listen(Duration::from_secs(60), &mut said), "no checkpoint came to write {nth}");
+        assert!(
+            process.listen(Duration::from_secs(180), &mut said),
+            "no checkpoint came to write {nth}: {:?}",
+            said.last()
+        );
         process.kill();
         converges(&directory.data(), &said, &pad);
     }
