@@ -385,7 +385,8 @@ impl Resolution {
 }
 
 /// How a child run ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
 pub enum ChildOutcome {
     Ended {
         state: RunState,
@@ -616,7 +617,7 @@ pub enum Effect {
     },
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StartChild {
     pub run_id: RunId,
     pub workflow: WorkflowId,

@@ -107,7 +107,9 @@ impl<S: Store> Lane<S> {
             match claimed? {
                 Some(task) => tasks.push(task),
                 // Another claim of this batch was faster; there may be more behind what was read.
-                None => self.claim_again = true,
+                None if is_leased(batch, &key, &candidate.path) => self.claim_again = true,
+                // Looking again would find the same again.
+                None => tracing::error!(run = %key.run_id, step = %candidate.path, "a ready task cannot be claimed"),
             }
         }
         Ok(tasks)
@@ -317,4 +319,9 @@ fn claim_key(worker: &WorkerId, claim_id: &str) -> String {
 /// The path that a task was issued for: of a probe or an undo, their own.
 fn path_of(task: &Task) -> Path {
     task.id.place().map_or_else(|| Path::from(""), |(_, path)| path)
+}
+
+fn is_leased(batch: &Batch, key: &RunKey, row: &Path) -> bool {
+    let step = batch.runs.get(key).and_then(|open| open.run.step(row.as_str()));
+    step.is_some_and(Step::is_leased)
 }

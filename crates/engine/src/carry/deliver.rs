@@ -3,10 +3,10 @@
 
 use abide_core::ids::RunId;
 use abide_core::run::LateAnswer;
-use abide_core::run::command::{Actor, Ask, Command, Rejection};
+use abide_core::run::command::{Actor, Ask, ChildOutcome, Command, Rejection};
 
 use super::{Batch, Lane};
-use crate::message::{End, Message};
+use crate::message::Message;
 use crate::store::{LateWrite, PostKey, Posted, RunKey, Store, Stored};
 use crate::testing::{Bug, forget_child_end, is_planted};
 
@@ -79,8 +79,11 @@ impl<S: Store> Lane<S> {
             Message::Start(begin) => {
                 if let Err(message) = self.begin_child(batch, target, begin)? {
                     let (parent, path) = (begin.parent.run_id.clone(), begin.parent.step_id.clone());
-                    let ended =
-                        Message::ChildEnded { path, child: target.run_id.clone(), end: End::Refused { message } };
+                    let ended = Message::ChildEnded {
+                        path,
+                        child: target.run_id.clone(),
+                        outcome: ChildOutcome::Refused { message },
+                    };
                     batch.post(target, parent, ended);
                 }
             }
@@ -88,8 +91,8 @@ impl<S: Store> Lane<S> {
                 let ask = Ask::Cancel { reason: reason.clone(), undo: None, grace: None };
                 self.send(batch, target, ask)?;
             }
-            Message::ChildEnded { path, child, end } if known => {
-                let ask = Ask::ChildEnded { path: path.clone(), run_id: child.clone(), outcome: end.clone().into() };
+            Message::ChildEnded { path, child, outcome } if known => {
+                let ask = Ask::ChildEnded { path: path.clone(), run_id: child.clone(), outcome: outcome.clone() };
                 if is_planted(Bug::JoinTwice) {
                     self.send(batch, target, ask.clone())?;
                     forget_child_end(batch.runs.get_mut(target).map(|open| &mut open.run), path);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_core::contract::RunState;
 use abide_core::ids::{Path, PayloadName};
-use abide_core::run::command::{Command, Effect, Json, Rejection, Reply};
+use abide_core::run::command::{ChildOutcome, Command, Effect, Json, Rejection, Reply};
 use abide_core::run::event::Record;
 use abide_core::run::step::Step;
 use abide_core::run::{Advanced, LateAnswer, Need, Stop, Working, advance, first_needs};
@@ -13,7 +13,7 @@ use abide_core::time::Timestamp;
 
 use super::{Batch, Lane};
 use crate::hub::Committed;
-use crate::message::{End, Message};
+use crate::message::Message;
 use crate::request::Told;
 use crate::store::rows;
 use crate::store::{
@@ -280,13 +280,13 @@ impl<S: Store> Lane<S> {
         for effect in effects {
             let open = batch.runs.get(key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
             let (target, message) = match effect {
-                Effect::StartChild(child) => (child.run_id.clone(), Message::Start(Box::new((*child).into()))),
+                Effect::StartChild(child) => (child.run_id.clone(), Message::Start(child)),
                 Effect::CancelChild { run_id, reason } => (run_id, Message::Cancel { reason }),
                 Effect::TellParent { parent, state, failure, warnings } => {
                     let output = self.output_of(open)?;
-                    let end = End::Ended { state, output, failure: failure.map(Box::new), warnings };
+                    let outcome = ChildOutcome::Ended { state, output, failure: failure.map(Box::new), warnings };
                     let child = key.run_id.clone();
-                    (parent.run_id, Message::ChildEnded { path: parent.step_id, child, end })
+                    (parent.run_id, Message::ChildEnded { path: parent.step_id, child, outcome })
                 }
                 Effect::TaskReady { queue, .. } => {
                     batch.ready.insert((key.namespace.clone(), queue));

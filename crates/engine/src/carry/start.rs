@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abide_core::definition::Definition;
 use abide_core::ids::{Namespace, PayloadName, RunId};
-use abide_core::run::command::{Actor, Ask, Command, Json, Rejection, Reply, Start};
+use abide_core::run::command::{Actor, Ask, Command, Json, Rejection, Reply, Start, StartChild};
 use abide_core::run::rerun::{Carried, Source, origin, plan_rerun};
 use abide_core::run::step::{Ref, Step};
 use abide_core::run::{Need, Working};
@@ -13,7 +13,6 @@ use abide_core::run::{Need, Working};
 use super::definitions::Compiled;
 use super::open::Open;
 use super::{Batch, Lane, no_run};
-use crate::message::Begin;
 use crate::request::{Error, NewRun, Rerun, RerunVersion, Told};
 use crate::store::{Found, RunKey, RunNo, Store, Stored};
 use crate::testing::{Bug, is_planted};
@@ -78,7 +77,12 @@ impl<S: Store> Lane<S> {
     }
 
     /// Makes a child begin, as its parent's step says.
-    pub(super) fn begin_child(&mut self, batch: &mut Batch, key: &RunKey, begin: &Begin) -> Stored<Result<(), String>> {
+    pub(super) fn begin_child(
+        &mut self,
+        batch: &mut Batch,
+        key: &RunKey,
+        begin: &StartChild,
+    ) -> Stored<Result<(), String>> {
         let found = self.definitions.get(&mut self.store, &key.namespace, &begin.workflow, begin.version)?;
         let Some(definition) = found else {
             return Ok(Err(match begin.version {
