@@ -1,0 +1,1 @@
+//! The Rust SDK of Abide: a client, a worker loop, durable functions.
