@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::error::Error;
-use crate::tasks::{Item, Reply, Tasks};
+use crate::tasks::{Item, Reply, Said, Tasks};
 
 /// How many calls are under way at the same time: one that the server commits, one that it reads.
 const CALLS: usize = 2;
@@ -64,9 +64,19 @@ async fn send_all(tasks: Arc<dyn Tasks>, mut receiver: mpsc::UnboundedReceiver<R
         {
             reports.push(report);
         }
+        // The address of a callback goes to its worker alone, in an answer of its own.
+        let is_alone = |report: &Report| matches!(report.item.said, Said::Callback(_));
+        let (alone, together): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(is_alone);
+        for report in alone {
+            let tasks = tasks.clone();
+            tokio::spawn(async move { send(&*tasks, vec![report]).await });
+        }
+        if together.is_empty() {
+            continue;
+        }
         let tasks = tasks.clone();
         tokio::spawn(async move {
-            send(&*tasks, reports).await;
+            send(&*tasks, together).await;
             drop(call);
         });
     }
@@ -98,7 +108,7 @@ mod tests {
     use abide_api::tasks::{ClaimTasks, Stopped, Task};
 
     use super::*;
-    use crate::tasks::{Asking, Said};
+    use crate::tasks::Asking;
 
     /// Takes its time, and remembers how many items each call had.
     #[derive(Default)]

@@ -29,6 +29,8 @@ use crate::work::Work;
 
 /// How long one claim waits for work before it asks again.
 const WAIT_MS: u64 = 20_000;
+/// Servers give no more at once.
+const MOST_TASKS: usize = 1_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -191,7 +193,7 @@ impl Worker {
             worker: self.name.clone(),
             queues,
             handlers: Some(self.handlers.keys().cloned().collect()),
-            max: u32::try_from(max).ok(),
+            max: u32::try_from(max.min(MOST_TASKS)).ok(),
             wait_ms: Some(WAIT_MS),
             lease_ms: self.lease.and_then(|lease| u64::try_from(lease.as_millis()).ok()),
             claim_id: Some(ids::fresh()),

@@ -1,10 +1,23 @@
 //! The command line: one file per command. Commands print and return how they ended; only `main` ends the process.
 
+mod around;
+mod clock;
+mod completions;
 mod contract;
+mod decide;
+mod explain;
 mod finding;
+mod key;
+mod print;
+mod runs;
+mod server;
 mod source;
+mod start;
 mod test;
+mod top;
 mod validate;
+mod watch;
+mod worker;
 
 use std::io;
 use std::process::ExitCode;
@@ -27,6 +40,64 @@ enum Command {
     Validate(validate::Validate),
     /// Play workflows with stubs in virtual time and compare with what is expected
     Test(test::Test),
+    /// Upload workflow documents
+    Apply(start::Apply),
+    /// Start a run
+    Start(start::Start),
+    /// List runs, newest first
+    Runs(runs::Runs),
+    /// Show the record of a run
+    Show(runs::Show),
+    /// Say what a run is doing, why, what comes next and what you can do
+    Explain(explain::Explain),
+    /// Follow a run until it ends; the exit code says how
+    Watch(watch::Watch),
+    /// Show the log of a run
+    Events(runs::Events),
+    /// Show the steps of a run
+    Steps(runs::Steps),
+    /// Say yes to an approval
+    Approve(decide::Decide),
+    /// Say no to an approval
+    Reject(decide::Decide),
+    /// Let a run, or everything that waits for a connection, go on
+    Reconnect(decide::Reconnect),
+    /// Send a signal to a run
+    Signal(decide::Signal),
+    /// Decide about a step that cannot go on by itself
+    Resolve(decide::Resolve),
+    /// Cancel a run
+    Cancel(decide::Cancel),
+    /// Hold a run: nothing new is issued
+    Pause(decide::Pause),
+    /// Let a held run go on
+    Resume(decide::Resume),
+    /// Try again now, or make a new run from the failed step
+    Retry(decide::Retry),
+    /// Make a new run from any step of one that has ended
+    Rerun(decide::Rerun),
+    /// Keep a run for good
+    Pin(decide::Pin),
+    /// Show what waits for a decision
+    Inbox(around::Around),
+    /// Show queues and who listens
+    Queues(around::Around),
+    /// Show workers
+    Workers(around::Around),
+    /// Show connections and who waits for them
+    Connections(around::Around),
+    /// Show everything live
+    Top(top::Top),
+    /// Make, list and revoke keys
+    Key(key::Key),
+    /// Write everything about a run into one file, payloads redacted
+    Bundle(runs::Bundle),
+    /// Draw a workflow or a run as a Mermaid diagram
+    Graph(runs::Graph),
+    /// Make any program a worker
+    Worker(worker::Worker),
+    /// Print what a shell needs to complete commands
+    Completions(completions::Completions),
 }
 
 impl Arguments {
@@ -35,6 +106,35 @@ impl Arguments {
             Command::Contract(contract) => contract.run(),
             Command::Validate(validate) => validate.run(),
             Command::Test(test) => test.run(),
+            Command::Apply(apply) => apply.run(),
+            Command::Start(start) => start.run(),
+            Command::Runs(runs) => runs.run(),
+            Command::Show(show) => show.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Watch(watch) => watch.run(),
+            Command::Events(events) => events.run(),
+            Command::Steps(steps) => steps.run(),
+            Command::Approve(decide) => decide.run(true),
+            Command::Reject(decide) => decide.run(false),
+            Command::Reconnect(reconnect) => reconnect.run(),
+            Command::Signal(signal) => signal.run(),
+            Command::Resolve(resolve) => resolve.run(),
+            Command::Cancel(cancel) => cancel.run(),
+            Command::Pause(pause) => pause.run(),
+            Command::Resume(resume) => resume.run(),
+            Command::Retry(retry) => retry.run(),
+            Command::Rerun(rerun) => rerun.run(),
+            Command::Pin(pin) => pin.run(),
+            Command::Inbox(around) => around.inbox(),
+            Command::Queues(around) => around.queues(),
+            Command::Workers(around) => around.workers(),
+            Command::Connections(around) => around.connections(),
+            Command::Top(top) => top.run(),
+            Command::Key(key) => key.run(),
+            Command::Bundle(bundle) => bundle.run(),
+            Command::Graph(graph) => graph.run(),
+            Command::Worker(worker) => worker.run(),
+            Command::Completions(completions) => completions.run(),
         }
     }
 }
@@ -45,6 +145,10 @@ pub enum Exit {
     Done,
     Failed,
     Usage,
+    Canceled,
+    /// It has not ended yet.
+    Waiting,
+    Unreachable,
     Refused,
 }
 
@@ -54,6 +158,9 @@ impl From<Exit> for ExitCode {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
+            Exit::Canceled => 3,
+            Exit::Waiting => 4,
+            Exit::Unreachable => 5,
             Exit::Refused => 6,
         })
     }
