@@ -558,7 +558,8 @@ pub struct BodyStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Raw>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<StepFailure>,
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub failure: Option<abide_core::contract::Failure>,
     pub attempt: u32,
     pub idempotency_key: String,
     pub receipts: Vec<Receipt>,

@@ -192,9 +192,7 @@ impl Engine {
 
     /// Sends one command to one run.
     pub async fn command(&self, run_id: &RunId, command: Command) -> Result<Told, Error> {
-        let to_run =
-            ToRun { run_id: run_id.clone(), command, groups: Vec::new(), expected_seq: None, claim_next: None };
-        told(self.asking(What::Run(Box::new(to_run))).await?)
+        told(self.asking(What::Run(Box::new(ToRun::new(run_id.clone(), command)))).await?)
     }
 
     /// Something that a run may wait for has happened.

@@ -11,8 +11,9 @@ use abide_core::explain::{
     Surroundings,
 };
 use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
-use abide_core::run::command::Json;
+use abide_core::run::command::{Json, Rejection};
 use abide_core::run::event::Record as EventRecord;
+use abide_core::run::rerun::{RerunPlan, Source, plan_rerun};
 use abide_core::run::step::{Connection, Proof, Ref, Resource, Step, Wait};
 use abide_core::run::{ConnectionFacts, Working};
 use abide_core::time::Timestamp;
@@ -24,9 +25,9 @@ use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::insights::Insights;
 use crate::listeners::Listeners;
-use crate::request::Error;
-use crate::store::sqlite::{Readers, insights, read};
-use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored};
+use crate::request::{Error, Key, Link, Rerun, RerunVersion};
+use crate::store::sqlite::{Readers, access, insights, read};
+use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored, StoredDefinition};
 
 /// How many children of one run are looked at for a root cause.
 const CHILDREN: usize = 20;
@@ -100,6 +101,16 @@ pub struct ReceiptView {
     pub name: Option<String>,
     pub external_id: Option<String>,
     pub at: Timestamp,
+}
+
+/// A workflow as a list shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkflowView {
+    pub workflow_id: WorkflowId,
+    pub version: u32,
+    pub title: Option<String>,
+    pub definition_hash: Digest,
+    pub created_at: Timestamp,
 }
 
 /// A decision that waits for somebody.
@@ -365,6 +376,12 @@ impl StepView {
 pub enum ReadError {
     #[error("there is no run {0}")]
     NoRun(RunId),
+    #[error("run {0} has no step {1}")]
+    NoStep(RunId, Path),
+    #[error("there is no workflow {0}")]
+    NoWorkflow(WorkflowId),
+    #[error("{0}")]
+    Refused(Rejection, Option<RunState>),
     #[error(transparent)]
     NotThen(#[from] NotThen),
     #[error("this cursor is not one that a list gave")]
@@ -452,6 +469,19 @@ impl Engine {
         .await
     }
 
+    /// The record as it was at any past instant, from the log.
+    pub async fn run_at(&self, run_id: &RunId, at: At) -> Read<Record> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let head = &loaded.run.head;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            Ok(explain::record_at(&head.run_id, &head.namespace, &log, &definition, &Surroundings::default(), at)?)
+        })
+        .await
+    }
+
     /// A page of runs, newest first.
     pub async fn list(&self, filter: Filter, cursor: Option<&str>, limit: usize) -> Read<Page> {
         if limit == 0 || limit > PAGE {
@@ -488,6 +518,145 @@ impl Engine {
             Ok(steps.iter().map(|step| StepView::of(step, &definition)).collect())
         })
         .await
+    }
+
+    /// One step of a run.
+    pub async fn step(&self, run_id: &RunId, path: &Path) -> Read<StepView> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let found = read::step(snapshot.db, loaded.no, &path)?.ok_or(ReadError::NoStep(run_id, path))?;
+            Ok(StepView::of(&found, &definition))
+        })
+        .await
+    }
+
+    /// Whether a worker in somebody's name holds a lease of a run.
+    pub async fn is_worked_on_by(&self, run_id: &RunId, name: &str) -> Read<bool> {
+        let (run_id, prefix) = (run_id.clone(), format!("{name}/"));
+        self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(false) };
+            let mut leases = loaded.run.open().filter_map(Step::lease);
+            Ok(leases.any(|lease| lease.owner.as_str().starts_with(&prefix)))
+        })
+        .await
+    }
+
+    /// What a rerun would do; nothing is changed.
+    pub async fn plan_rerun(&self, rerun: Rerun) -> Read<RerunPlan> {
+        self.read(move |snapshot| {
+            let run_id = rerun.run_id.clone();
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let started = &loaded.run.head.started;
+            let version = match rerun.version {
+                RerunVersion::Same => Some(started.workflow_version),
+                RerunVersion::Latest => None,
+                RerunVersion::Number(number) => Some(number),
+            };
+            let stored = read::definition(snapshot.db, snapshot.namespace, &started.workflow_id, version)?;
+            let version = stored.ok_or_else(|| ReadError::NoWorkflow(started.workflow_id.clone()))?.version;
+            let target = snapshot.documents.get(snapshot.db, snapshot.namespace, &started.workflow_id, version)?;
+            let own = snapshot.definition(&loaded.run)?;
+            let steps: Vec<Step> = read::steps(snapshot.db, loaded.no)?.iter().map(|step| (**step).clone()).collect();
+            let source = Source { head: &loaded.run.head, steps: &steps, definition: &own };
+            let planned = plan_rerun(source, &target, rerun.from_step.as_deref(), rerun.input.is_some());
+            planned.map(|(plan, _)| plan).map_err(|why| ReadError::Refused(why, loaded.run.head.state))
+        })
+        .await
+    }
+
+    /// The newest version of every workflow.
+    pub async fn workflows(&self) -> Read<Vec<WorkflowView>> {
+        self.read(|snapshot| {
+            let mut views = Vec::new();
+            for (workflow_id, version, created_at) in read::workflows(snapshot.db, snapshot.namespace)? {
+                let definition = snapshot.documents.get(snapshot.db, snapshot.namespace, &workflow_id, version)?;
+                let (title, definition_hash) = (definition.title.clone(), definition.hash);
+                views.push(WorkflowView { workflow_id, version, title, definition_hash, created_at });
+            }
+            Ok(views)
+        })
+        .await
+    }
+
+    /// A document as it was uploaded: one version, or the newest; and what it says.
+    pub async fn workflow(
+        &self,
+        workflow: &WorkflowId,
+        version: Option<u32>,
+    ) -> Read<(StoredDefinition, Arc<Definition>)> {
+        let workflow = workflow.clone();
+        self.read(move |snapshot| {
+            let stored = read::definition(snapshot.db, snapshot.namespace, &workflow, version)?;
+            let stored = stored.ok_or_else(|| ReadError::NoWorkflow(workflow.clone()))?;
+            let definition = snapshot.documents.get(snapshot.db, snapshot.namespace, &workflow, stored.version)?;
+            Ok((stored, definition))
+        })
+        .await
+    }
+
+    /// The document of a run, and all its rows: what a picture of it needs.
+    pub async fn graph(&self, run_id: &RunId) -> Read<(Arc<Definition>, Vec<StepView>)> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let steps = read::steps(snapshot.db, loaded.no)?;
+            Ok((definition.clone(), steps.iter().map(|step| StepView::of(step, &definition)).collect()))
+        })
+        .await
+    }
+
+    /// Everything that is stored of a run.
+    pub async fn bundle(&self, run_id: &RunId) -> Read<Bundle> {
+        let wanted = run_id.clone();
+        let found = self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&wanted)? else { return Ok(None) };
+            Ok(Bundle::of(snapshot.db, loaded.no)?)
+        });
+        match found.await? {
+            Some(bundle) => Ok(bundle),
+            None => self.archived(run_id).await,
+        }
+    }
+
+    /// All keys of the API, of every namespace.
+    pub async fn keys(&self) -> Read<Vec<Key>> {
+        self.read(|snapshot| Ok(access::keys(snapshot.db)?)).await
+    }
+
+    /// What a one-time link is for.
+    pub async fn link(&self, token_hash: Digest) -> Read<Option<Link>> {
+        self.read(move |snapshot| Ok(access::link(snapshot.db, &token_hash)?)).await
+    }
+
+    /// The approval that a step waits for.
+    pub async fn approval(&self, run_id: &RunId, path: &Path) -> Read<Option<ApprovalView>> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            match loaded.run.step(path.as_str()) {
+                Some(step) => Ok(snapshot.approval(&loaded, step)?),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    /// How many runs of each workflow are kept.
+    pub async fn counts_by_workflow(&self) -> Read<BTreeMap<WorkflowId, u64>> {
+        self.read(|snapshot| Ok(read::counts_by_workflow(snapshot.db, snapshot.namespace)?)).await
+    }
+
+    /// How many open runs wait for the same thing, named by the run that is at the end of the chain.
+    pub async fn counts_by_cause(&self) -> Read<BTreeMap<String, u64>> {
+        self.read(|snapshot| Ok(read::counts_by_cause(snapshot.db, snapshot.namespace)?)).await
+    }
+
+    /// Whether the store can be read at all.
+    pub async fn is_readable(&self) -> bool {
+        self.read(|snapshot| Ok(read::position(snapshot.db)?)).await.is_ok()
     }
 
     /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use abide_core::ids::{Namespace, Path, TaskId, WorkerId};
+use abide_core::ids::{Digest, Namespace, Path, TaskId, WorkerId};
 use abide_core::run::command::{Actor, Ask, Command, Json, Reply};
-use abide_core::run::step::{Ref, Step, Task};
+use abide_core::run::step::{Ref, Step, Task, TaskKind};
 use abide_core::run::{Need, idempotency_key, row_of};
 use abide_core::time::{Span, Timestamp};
 
@@ -193,7 +193,7 @@ impl<S: Store> Lane<S> {
         }
         let ids: Vec<&TaskId> = tasks.iter().map(|task| &task.task_id).collect();
         let answer = serde_json::to_string(&ids).map_err(|error| StoreError::Failed(error.to_string()))?;
-        let digest = abide_core::ids::Digest::of(key.as_bytes());
+        let digest = Digest::of(key.as_bytes());
         batch.keep(namespace, &key, Kept { digest, answer, at: batch.now });
         Ok(())
     }
@@ -231,6 +231,10 @@ impl<S: Store> Lane<S> {
             step.task.as_ref().and_then(|task| Some((task, task.lease.as_ref()?))).ok_or_else(missing)?;
         let input = self.bytes(open, &task.input)?;
         let (receipts, answers) = (self.receipts(open, &step)?, self.answers(open, &step)?);
+        let steps = match task.kind {
+            TaskKind::Body => Some(self.stored_steps(open)?),
+            TaskKind::Step | TaskKind::Reconcile | TaskKind::Compensate => None,
+        };
         let head = &open.run.head;
         let path = path_of(task);
         // A probe looks for what the step (or the undo) did, so it carries that key.
@@ -251,12 +255,13 @@ impl<S: Store> Lane<S> {
             answers,
             workflow_id: head.started.workflow_id.clone(),
             workflow_version: head.started.workflow_version,
-            trace_id: head.started.trace_id.clone(),
+            traceparent: traceparent(&head.started.trace_id, task),
+            steps,
             step_id: path,
         })
     }
 
-    fn receipts(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskReceipt>> {
+    pub(super) fn receipts(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskReceipt>> {
         let own = step.receipt.iter().map(|receipt| (None, receipt));
         let named =
             step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
@@ -284,7 +289,7 @@ impl<S: Store> Lane<S> {
         Ok(answers)
     }
 
-    fn bytes(&mut self, open: &Open, reference: &Ref) -> Stored<Json> {
+    pub(super) fn bytes(&mut self, open: &Open, reference: &Ref) -> Stored<Json> {
         if let Some(json) = open.run.payloads.get(&reference.name) {
             return Ok(json.clone());
         }
@@ -319,6 +324,13 @@ fn claim_key(worker: &WorkerId, claim_id: &str) -> String {
 /// The path that a task was issued for: of a probe or an undo, their own.
 fn path_of(task: &Task) -> Path {
     task.id.place().map_or_else(|| Path::from(""), |(_, path)| path)
+}
+
+/// The run's trace, with a span that is the task's own.
+fn traceparent(trace_id: &str, task: &Task) -> Option<String> {
+    let is_trace = trace_id.len() == 32 && trace_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let span = Digest::of(task.id.as_str().as_bytes()).to_string();
+    is_trace.then(|| format!("00-{trace_id}-{}-01", &span[span.len() - 16..]))
 }
 
 fn is_leased(batch: &Batch, key: &RunKey, row: &Path) -> bool {

@@ -298,6 +298,11 @@ impl Store for Faulty {
         self.inner.last_claim(no, path)
     }
 
+    fn link(&mut self, token_hash: &abide_core::ids::Digest) -> Stored<Option<abide_engine::request::Link>> {
+        self.strike()?;
+        self.inner.link(token_hash)
+    }
+
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {
         self.strike()?;
         self.inner.serving()

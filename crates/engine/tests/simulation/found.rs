@@ -74,7 +74,7 @@ impl Bench {
         let holding = Holding { path: task.step_id.clone(), task_id: task.task_id.clone(), epoch: task.epoch };
         let command = Command::new(Actor::worker("w"), ask(holding));
         let (run_id, groups) = (task.run_id.clone(), Vec::new());
-        match self.ask(What::Run(Box::new(ToRun { run_id, command, groups, expected_seq: None, claim_next: None })))? {
+        match self.ask(What::Run(Box::new(ToRun { groups, ..ToRun::new(run_id, command) })))? {
             Answer::Run(told) => Ok(*told),
             other => panic!("{other:?}"),
         }

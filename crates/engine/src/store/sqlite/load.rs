@@ -66,12 +66,19 @@ pub(super) fn steps(db: &Db, no: RunNo, only_open: bool) -> Stored<Vec<Arc<Step>
     let mut rows = statement.query([no])?;
     let mut steps = Vec::new();
     while let Some(row) = rows.next()? {
-        steps.push(step(row)?);
+        steps.push(step_of(row)?);
     }
     Ok(steps)
 }
 
-fn step(row: &Row<'_>) -> Stored<Arc<Step>> {
+pub(super) fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<Arc<Step>>> {
+    let text = "select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1 and path = ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![no, path.as_str()])?;
+    rows.next()?.map(step_of).transpose()
+}
+
+fn step_of(row: &Row<'_>) -> Stored<Arc<Step>> {
     let mut step: Step = parse(row.get_ref(0)?.as_str().map_err(corrupt)?, "a step")?;
     if let (true, Some(expires_at), Some(beat_at)) = (step.is_leased(), instant(row.get(1)?), instant(row.get(2)?)) {
         let progress: Option<String> = row.get(3)?;
@@ -92,14 +99,7 @@ pub(super) fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, LateAnswer>> {
 
 pub(super) fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
     match need {
-        Need::Step(path) => {
-            let text = "
-                select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1 and path = ?2";
-            let mut statement = db.prepare_cached(text)?;
-            let mut rows = statement.query(params![no, path.as_str()])?;
-            let found = rows.next()?.map(step).transpose()?;
-            Ok(Found::Step(path.clone(), found))
-        }
+        Need::Step(path) => Ok(Found::Step(path.clone(), step(db, no, path)?)),
         Need::Payload(name) => {
             let json = payload(db, no, name)?.unwrap_or_else(|| "null".into());
             Ok(Found::Payload(name.clone(), json))

@@ -4,6 +4,7 @@ mod load;
 mod open;
 mod write;
 
+pub mod access;
 pub mod archive;
 pub mod backup;
 pub mod check;
@@ -227,6 +228,10 @@ impl Store for Sqlite {
 
     fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
         load::last_claim(&self.db, no, path)
+    }
+
+    fn link(&mut self, token_hash: &abide_core::ids::Digest) -> Stored<Option<crate::request::Link>> {
+        access::link(&self.db, token_hash)
     }
 
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {

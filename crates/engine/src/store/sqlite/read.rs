@@ -36,6 +36,10 @@ pub fn steps(db: &Db, no: RunNo) -> Stored<Vec<std::sync::Arc<Step>>> {
     load::steps(db, no, false)
 }
 
+pub fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<std::sync::Arc<Step>>> {
+    load::step(db, no, path)
+}
+
 pub fn events(db: &Db, no: RunNo, after: u64, limit: usize) -> Stored<Vec<Record>> {
     load::events(db, no, after, limit)
 }
@@ -335,6 +339,18 @@ pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<Wor
     let rows = statement.query_map([namespace.as_str()], |row| {
         Ok((WorkflowId::new(row.get::<_, String>(0)?), row.get::<_, i64>(1)? as u64))
     })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Open runs by what they wait for. A run that waits for a child counts where the child does: its own row says so little
+/// that following it is left to `explain`.
+pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String, u64>> {
+    let text = "
+        select coalesce(reason, state), count(*) from runs indexed by runs_by_bucket
+        where  namespace = ?1 and ended_at is null and coalesce(reason, '') <> 'child_open'
+        group  by 1";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 

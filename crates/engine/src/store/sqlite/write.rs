@@ -447,6 +447,12 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     if let Some((position, added)) = &writes.counted {
         super::insights::add(db, *position, added)?;
     }
+    for (access, at) in &writes.access {
+        super::access::write(db, access, *at)?;
+    }
+    for (link, at) in &writes.links_used {
+        super::access::use_link(db, link, *at)?;
+    }
     for heard in &writes.heard {
         let text = "
             insert into workers (namespace, queue, worker, handlers, last_poll_at) values (?1, ?2, ?3, ?4, ?5)
