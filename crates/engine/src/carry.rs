@@ -352,7 +352,7 @@ impl<S: Store> Lane<S> {
                 batch.writes.counted = Some((**counted).clone());
                 Ok((Answer::Counted, None))
             }
-            What::Claim(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
+            What::Claim(_) | What::ClaimAnywhere(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
         };
         let (answer, kept) = match answer {
             Ok(answer) => answer,

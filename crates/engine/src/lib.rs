@@ -2,6 +2,7 @@
 //! state, and only then is anybody answered.
 
 pub mod archive;
+pub mod callback;
 pub mod carry;
 pub mod clock;
 pub mod doctor;
@@ -23,6 +24,7 @@ mod queue;
 mod worker;
 
 pub use abide_core::run::command::Fault;
+pub use callback::{Delivered, Taken};
 pub use engine::{Engine, Options};
 pub use reads::{Filter, Page, ReadError};
 pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};

@@ -15,6 +15,7 @@ use rusqlite::{Connection as Db, OptionalExtension, params, params_from_iter};
 
 use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition, bucket};
 use super::{feed, load};
+use crate::listeners::EVERYWHERE;
 use crate::reads::Filter;
 use crate::store::Touched;
 
@@ -66,9 +67,9 @@ pub fn workflows(db: &Db, namespace: &Namespace) -> Stored<Vec<(WorkflowId, u32,
 
 /// Who has asked this queue for work, as it was last written down.
 pub fn listeners(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<Vec<Listener>> {
-    let text = "select worker, handlers, last_poll_at from workers where namespace = ?1 and queue = ?2";
+    let text = "select worker, handlers, last_poll_at from workers where namespace in (?1, ?3) and queue = ?2";
     let mut statement = db.prepare_cached(text)?;
-    let rows = statement.query_map([namespace.as_str(), queue.as_str()], |row| {
+    let rows = statement.query_map([namespace.as_str(), queue.as_str(), EVERYWHERE], |row| {
         let handlers: Option<String> = row.get(1)?;
         Ok(Listener {
             worker: WorkerId::new(row.get::<_, String>(0)?),
