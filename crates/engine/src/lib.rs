@@ -13,6 +13,8 @@ pub mod ids;
 pub mod insights;
 pub mod listeners;
 pub mod message;
+#[cfg(feature = "push")]
+pub mod push;
 pub mod reads;
 pub mod request;
 pub mod store;
