@@ -355,7 +355,7 @@ impl<S: Store> Lane<S> {
                 Ok((Answer::Counted, None))
             }
             What::Access(access) => self.admit(batch, access).map(|answer| (answer, None)),
-            What::Claim(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
+            What::Claim(_) | What::ClaimAnywhere(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
         };
         let (answer, kept) = match answer {
             Ok(answer) => answer,

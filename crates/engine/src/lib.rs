@@ -2,6 +2,7 @@
 //! state, and only then is anybody answered.
 
 pub mod archive;
+pub mod callback;
 pub mod carry;
 pub mod clock;
 pub mod doctor;
@@ -12,6 +13,8 @@ pub mod ids;
 pub mod insights;
 pub mod listeners;
 pub mod message;
+#[cfg(feature = "push")]
+pub mod push;
 pub mod reads;
 pub mod request;
 pub mod store;
@@ -23,6 +26,7 @@ mod queue;
 mod worker;
 
 pub use abide_core::run::command::Fault;
+pub use callback::{Delivered, Taken};
 pub use engine::{Engine, Options};
 pub use reads::{Filter, Page, ReadError};
 pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};

@@ -63,6 +63,26 @@ impl Filter {
         Filter::in_states(RunState::ALL.iter().copied().filter(|state| state.is_terminal()))
     }
 
+    /// Whether a record is one that this filter finds.
+    pub fn fits(&self, record: &Record) -> bool {
+        let same = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
+        let connection = |(tool, account): &(String, Option<String>)| {
+            record.blocks.iter().any(|block| block.is_on_connection(tool, account.as_deref()))
+        };
+        (self.states.is_empty() || self.states.contains(&record.state))
+            && self.workflow.as_ref().is_none_or(|workflow| *workflow == record.workflow_id)
+            && self.labels.iter().all(|(name, value)| record.labels.get(name) == Some(value))
+            && self.reason.is_none_or(|reason| record.blocking_reason.as_ref().is_some_and(|has| has.kind == reason))
+            && self.failure_kind.is_none_or(|kind| record.failure.as_ref().is_some_and(|has| has.kind == kind))
+            && same(&self.owner_id, &record.owner_id)
+            && same(&self.data_region, &record.data_region)
+            && self.parent.as_ref().is_none_or(|run| record.parent.as_ref().is_some_and(|has| has.run_id == *run))
+            && self.connection.as_ref().is_none_or(connection)
+            && self.step.as_ref().is_none_or(|step| record.step_id.as_ref() == Some(step))
+            && self.created_after.is_none_or(|at| record.created_at >= at)
+            && self.updated_before.is_none_or(|at| record.updated_at < at)
+    }
+
     pub fn in_states(states: impl IntoIterator<Item = RunState>) -> Filter {
         Filter { states: states.into_iter().collect(), ..Filter::default() }
     }
@@ -101,6 +121,26 @@ pub struct ReceiptView {
     pub name: Option<String>,
     pub external_id: Option<String>,
     pub at: Timestamp,
+}
+
+/// Everything about a run but the bytes of its payloads.
+#[derive(Debug, Serialize)]
+pub struct SupportBundle {
+    /// The version of this form.
+    pub abide: u16,
+    pub made_at: Timestamp,
+    pub record: Record,
+    pub explanation: Explanation,
+    pub steps: Vec<StepView>,
+    pub payloads: Vec<PayloadView>,
+    pub events: Vec<EventRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PayloadView {
+    pub name: String,
+    pub size: usize,
+    pub digest: Digest,
 }
 
 /// A workflow as a list shows it.
@@ -296,7 +336,7 @@ impl Snapshot<'_> {
         let mut found = read::list(self.db, self.namespace, filter, before, limit + 1)?;
         let more = found.len() > limit;
         found.truncate(limit);
-        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor(*no));
+        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor_of(*no));
         let mut runs = Vec::with_capacity(found.len());
         for (_, run_id) in &found {
             if let Some(loaded) = self.load(run_id)? {
@@ -335,7 +375,7 @@ impl Snapshot<'_> {
     }
 }
 
-fn cursor(no: RunNo) -> String {
+fn cursor_of(no: RunNo) -> String {
     format!("r{no:x}")
 }
 
@@ -654,9 +694,74 @@ impl Engine {
         self.read(|snapshot| Ok(read::counts_by_cause(snapshot.db, snapshot.namespace)?)).await
     }
 
-    /// Whether the store can be read at all.
-    pub async fn is_readable(&self) -> bool {
-        self.read(|snapshot| Ok(read::position(snapshot.db)?)).await.is_ok()
+    /// When the engine last committed that it serves.
+    pub async fn served_at(&self) -> Read<Timestamp> {
+        self.read(|snapshot| Ok(read::served_at(snapshot.db)?)).await
+    }
+
+    /// Decisions that one run waits for.
+    pub async fn approvals_of(&self, run_id: &RunId) -> Read<Vec<ApprovalView>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
+            let mut views = Vec::new();
+            for step in loaded.run.open() {
+                views.extend(snapshot.approval(&loaded, step)?);
+            }
+            Ok(views)
+        })
+        .await
+    }
+
+    /// A page of the archive, newest first. Of the filters, those count that the archive's rows have: state and workflow.
+    pub async fn list_archived(&self, filter: Filter, cursor: Option<&str>, limit: usize) -> Read<Page> {
+        if limit == 0 || limit > PAGE {
+            return Err(ReadError::BadLimit);
+        }
+        let before = match cursor {
+            Some(text) => parse_cursor(text).ok_or(ReadError::BadCursor)?,
+            None => RunNo::MAX,
+        };
+        let found = self
+            .read(move |snapshot| {
+                let found = read::list_archived(snapshot.db, snapshot.namespace, &filter, before, limit + 1)?;
+                Ok((found, read::position(snapshot.db)?))
+            })
+            .await?;
+        let (mut found, as_of) = found;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor_of(*no));
+        let mut runs = Vec::with_capacity(found.len());
+        for (_, run_id) in &found {
+            runs.push(self.run(run_id).await?);
+        }
+        Ok(Page { runs, next_cursor, as_of })
+    }
+
+    /// One file about a run for whoever helps: record, explanation, steps, log; payloads as digests and sizes alone.
+    pub async fn support_bundle(&self, run_id: &RunId) -> Read<SupportBundle> {
+        let record = self.run(run_id).await?;
+        let bundle = self.bundle(run_id).await?;
+        let now = self.clock().now();
+        let wanted = bundle.run();
+        let definition = self.read(move |snapshot| Ok(snapshot.definition(&wanted)?)).await?;
+        let run = bundle.run();
+        let explanation = explain::explain(&run, &definition, &Surroundings::default(), now);
+        let stored = |(name, bytes): &(String, String)| PayloadView {
+            name: name.clone(),
+            size: bytes.len(),
+            digest: Digest::of(bytes.as_bytes()),
+        };
+        Ok(SupportBundle {
+            abide: 1,
+            made_at: now,
+            record,
+            explanation,
+            steps: bundle.steps.iter().map(|step| StepView::of(step, &definition)).collect(),
+            payloads: bundle.payloads.iter().map(stored).collect(),
+            events: bundle.events,
+        })
     }
 
     /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.

@@ -38,6 +38,8 @@ pub enum What {
     Start(Box<NewRun>),
     Run(Box<ToRun>),
     Claim(Claim),
+    /// For an executor that serves every namespace.
+    ClaimAnywhere(Claim),
     /// A connection works again: everything that waits for it goes on.
     Reconnected(Connection),
     /// A connection is known to be broken: steps that need it wait without calling.
@@ -236,6 +238,8 @@ fn by_id<S: serde::Serializer>(steps: &Option<Vec<BodyStep>>, serializer: S) -> 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeasedTask {
     pub task_id: TaskId,
+    #[serde(skip)]
+    pub namespace: Namespace,
     pub run_id: RunId,
     pub step_id: Path,
     pub kind: TaskKind,

@@ -241,6 +241,9 @@ fn finish(reply: Reply, request_id: &str) -> Response<Body> {
 async fn handle(api: Arc<Api>, request: Request<Incoming>) -> (Answered, &'static str) {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
+    if parts.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > URI_BYTES) {
+        return (Err(Problem::new(Code::UriTooLong, format!("An address has at most {URI_BYTES} bytes."))), "");
+    }
     if let Err(problem) = check_sender(&api, &parts.method, &parts.headers, &parts.uri) {
         return (Err(problem), "");
     }
@@ -459,7 +462,3 @@ impl Drop for UnderWay {
         }
     }
 }
-
-/// Checked by hand where hyper leaves it to us.
-#[expect(dead_code, reason = "documents the limit that the connection's buffer enforces")]
-const _URI: usize = URI_BYTES;

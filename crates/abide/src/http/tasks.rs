@@ -103,7 +103,7 @@ pub async fn delivered(call: Call) -> Answered {
         false => parse::<abide_api::Raw>(&call.body)?.get().to_owned(),
     };
     let delivered = call.engine.deliver_callback(call.param("token"), payload.into()).await?;
-    Ok(Reply::json(200, &json!({ "applied": delivered })))
+    Ok(Reply::json(200, &json!({ "applied": delivered.taken != abide_engine::callback::Taken::TooLate })))
 }
 
 /// Which call an item of a batch stands for, and for which task.

@@ -270,6 +270,8 @@ pub trait Store: Send {
     fn next_wake(&mut self) -> Stored<Option<Timestamp>>;
     /// By priority, then by age.
     fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>>;
+    /// The namespaces that have tasks in a queue.
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>>;
     /// Messages that wait, in the order in which they were written.
     fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>>;
     /// Waits that a reconnect released and whose runs have not heard of it.

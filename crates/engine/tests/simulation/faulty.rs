@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::contract::RunState;
-use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
@@ -251,6 +251,11 @@ impl Store for Faulty {
     fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>> {
         self.strike()?;
         self.inner.ready(namespace, wanted, limit)
+    }
+
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>> {
+        self.strike()?;
+        self.inner.namespaces_of(queue)
     }
 
     fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::contract::{Cause, Evidence, Layer, RunState};
-use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::{Actor, ActorKind, Json};
 use abide_core::run::event::Record;
 use abide_core::run::step::{Connection, Live, Progress, Step};
@@ -194,6 +194,22 @@ fn handlers_in(db: &Db, namespace: &Namespace, queue: &str) -> Stored<Vec<String
             handlers.push(handler);
         }
     }
+}
+
+/// The namespaces that have tasks in a queue, by jumping from one to the next.
+pub(super) fn namespaces_of(db: &Db, queue: &Queue) -> Stored<Vec<Namespace>> {
+    let next = "select namespace from ready_tasks where namespace > ?1 order by namespace limit 1";
+    let has = "select exists (select 1 from ready_tasks where namespace = ?1 and queue = ?2)";
+    let (mut next, mut has) = (db.prepare_cached(next)?, db.prepare_cached(has)?);
+    let mut namespaces = Vec::new();
+    let mut last = String::new();
+    while let Some(namespace) = next.query_row([&last], |row| row.get::<_, String>(0)).optional()? {
+        if has.query_row([namespace.as_str(), queue.as_str()], |row| row.get::<_, bool>(0))? {
+            namespaces.push(Namespace::from(namespace.as_str()));
+        }
+        last = namespace;
+    }
+    Ok(namespaces)
 }
 
 pub(super) fn posted(db: &Db, limit: usize) -> Stored<Vec<Posted>> {

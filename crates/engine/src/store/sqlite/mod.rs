@@ -16,7 +16,7 @@ pub mod rebuild;
 use std::sync::Arc;
 
 use abide_core::contract::RunState;
-use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
@@ -175,6 +175,10 @@ impl Store for Sqlite {
 
     fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>> {
         load::ready(&self.db, namespace, wanted, limit)
+    }
+
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>> {
+        load::namespaces_of(&self.db, queue)
     }
 
     fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
