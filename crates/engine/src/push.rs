@@ -255,10 +255,7 @@ impl Push {
             ("abide-run-id", task.run_id.to_string()),
             ("abide-step-id", task.step_id.to_string()),
         ];
-        if task.trace_id.len() == 32 && task.trace_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            let lease = Digest::of_fields([task.task_id.as_str().as_bytes(), &task.epoch.0.to_le_bytes()]).to_string();
-            headers.push(("traceparent", format!("00-{}-{}-01", task.trace_id, &lease[..16])));
-        }
+        headers.extend(task.traceparent.clone().map(|trace| ("traceparent", trace)));
         if let Some(callback) = callback {
             headers.push(("abide-callback-url", callback.url.clone()));
         }

@@ -15,7 +15,8 @@ pub async fn inbox(call: Call) -> Answered {
     let approvals = call.engine.approvals(limit).await?;
     let mut views = Vec::with_capacity(approvals.len());
     for approval in &approvals {
-        let mut view = serde_json::to_value(approval).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+        let mut view =
+            serde_json::to_value(approval).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
         // The subject is for who decides and for operators.
         if matches!(call.who.role, abide_api::keys::Role::Viewer | abide_api::keys::Role::Worker) {
             view["subject"] = serde_json::Value::Null;

@@ -79,11 +79,13 @@ impl Call {
 
     /// Refuses parameters that the route does not know, so that a mistyped filter is not an empty one.
     pub fn only(&self, known: &[&str]) -> Result<(), Problem> {
-        let fits = |name: &str| known.iter().any(|known| *known == name || (*known == "label." && name.starts_with("label.")));
+        let fits =
+            |name: &str| known.iter().any(|known| *known == name || (*known == "label." && name.starts_with("label.")));
         match self.query.iter().find(|(name, _)| !fits(name)) {
-            Some((name, _)) => {
-                Err(Problem::invalid(name.clone(), format!("There is no such parameter; there are: {}.", known.join(", "))))
-            }
+            Some((name, _)) => Err(Problem::invalid(
+                name.clone(),
+                format!("There is no such parameter; there are: {}.", known.join(", ")),
+            )),
             None => Ok(()),
         }
     }
@@ -237,7 +239,8 @@ fn unreadable(body: &[u8], pointer: &str, error: &serde_json::Error) -> Problem 
     if error.is_data() || beyond {
         return Problem::invalid(pointer, said);
     }
-    let before: usize = body.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1).sum();
+    let before: usize =
+        body.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1).sum();
     let offset = (before + error.column().saturating_sub(1)).min(body.len());
     Problem::new(Code::MalformedJson, format!("The body is not JSON: {said} at byte {offset}.")).with("offset", offset)
 }

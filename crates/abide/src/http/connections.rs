@@ -17,7 +17,8 @@ pub async fn list(call: Call) -> Answered {
     let known = call.engine.connections().await?;
     let mut views = Vec::with_capacity(known.len());
     for connection in &known {
-        let mut view = serde_json::to_value(connection).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+        let mut view =
+            serde_json::to_value(connection).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
         let place = (call.who.namespace.to_string(), connection.tool.clone(), connection.account.clone());
         // Where a person reconnects is for those who may, and for nobody else.
         if matches!(call.who.role, Role::Operator | Role::Admin)

@@ -69,7 +69,8 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         Takes::Nothing => {}
         Takes::Json(schema_of) => {
             let schema = schema_of(generator);
-            operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+            operation["requestBody"] =
+                json!({ "required": true, "content": { "application/json": { "schema": schema } } });
         }
         Takes::Document => {
             operation["requestBody"] = json!({ "required": true, "content": {
@@ -82,7 +83,8 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
 }
 
 fn operation_id(route: &Route) -> String {
-    let words = route.path.trim_start_matches("/v1").split('/').filter(|word| !word.is_empty() && !word.starts_with('{'));
+    let words =
+        route.path.trim_start_matches("/v1").split('/').filter(|word| !word.is_empty() && !word.starts_with('{'));
     let name = words.collect::<Vec<_>>().join("_").replace(['.', '-'], "_");
     let one = if route.path.ends_with('}') { "_one" } else { "" };
     format!("{}_{name}{one}", route.method.as_str().to_lowercase())
@@ -96,7 +98,9 @@ fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
     for part in route.path.split('/').filter(|part| part.starts_with('{')) {
         let name = part.trim_matches(['{', '}']);
-        parameters.push(json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }));
+        parameters.push(
+            json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }),
+        );
     }
     for name in route.query {
         let schema = match *name {
@@ -202,7 +206,10 @@ fn views(generator: &mut SchemaGenerator) -> Map<String, Value> {
     schemas.insert("workflow".into(), needs(&["workflow_id", "version", "definition_hash", "document"]));
     schemas.insert("graph".into(), needs(&["workflow_id", "nodes", "edges", "mermaid"]));
     schemas.insert("status".into(), needs(&["run_id", "state", "lifecycle", "as_of_seq"]));
-    schemas.insert("explanation".into(), needs(&["run_id", "state", "summary", "doing", "why", "since", "chain", "will_happen", "can_be_done", "proof"]));
+    schemas.insert(
+        "explanation".into(),
+        needs(&["run_id", "state", "summary", "doing", "why", "since", "chain", "will_happen", "can_be_done", "proof"]),
+    );
     schemas.insert("handoff".into(), needs(&["run_id", "state"]));
     schemas.insert("rerun_plan".into(), needs(&["carried", "executed", "effects_repeated", "approvals_needed"]));
     schemas.insert("contract".into(), needs(&["states", "limits", "transitions"]));

@@ -32,13 +32,20 @@ pub fn filter<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result
         match name {
             "state" => add_states(&mut filter, value)?,
             "workflow" => filter.workflow = Some(WorkflowId::from(value)),
-            "blocking_reason" => filter.reason = Some(one_of(name, value, ReasonType::parse, ReasonType::ALL.iter().map(|one| one.as_str()))?),
-            "failure_kind" => filter.failure_kind = Some(one_of(name, value, FailureKind::parse, FailureKind::ALL.iter().map(|one| one.as_str()))?),
+            "blocking_reason" => {
+                filter.reason =
+                    Some(one_of(name, value, ReasonType::parse, ReasonType::ALL.iter().map(|one| one.as_str()))?)
+            }
+            "failure_kind" => {
+                filter.failure_kind =
+                    Some(one_of(name, value, FailureKind::parse, FailureKind::ALL.iter().map(|one| one.as_str()))?)
+            }
             "owner_id" => filter.owner_id = Some(value.into()),
             "data_region" => filter.data_region = Some(value.into()),
             "parent" => filter.parent = Some(RunId::from(value)),
             "connection" => {
-                let (tool, account) = value.split_once('/').map_or((value, None), |(tool, account)| (tool, Some(account)));
+                let (tool, account) =
+                    value.split_once('/').map_or((value, None), |(tool, account)| (tool, Some(account)));
                 filter.connection = Some((tool.into(), account.map(Into::into)));
             }
             "step" => filter.step = Some(Path::from(value)),
@@ -48,7 +55,12 @@ pub fn filter<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result
             label if label.starts_with("label.") => {
                 filter.labels.push((label["label.".len()..].into(), value.into()));
             }
-            other => return Err(Problem::invalid(other, format!("There is no such filter; there are: {}.", NAMES.join(", ")))),
+            other => {
+                return Err(Problem::invalid(
+                    other,
+                    format!("There is no such filter; there are: {}.", NAMES.join(", ")),
+                ));
+            }
         }
     }
     Ok(filter)

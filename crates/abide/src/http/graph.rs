@@ -19,7 +19,8 @@ fn declared(definition: &Definition, steps: &[StepView]) -> (Vec<Value>, Vec<Val
     let mut instances: BTreeMap<&str, u64> = BTreeMap::new();
     for step in steps {
         let id = step.step_id.as_str().split('.').next().unwrap_or_default();
-        let is_visit = step.step_id.as_str().strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with(".v"));
+        let is_visit =
+            step.step_id.as_str().strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with(".v"));
         if is_visit {
             newest.insert(id, step);
         } else {
@@ -35,15 +36,17 @@ fn declared(definition: &Definition, steps: &[StepView]) -> (Vec<Value>, Vec<Val
     };
     let nodes = definition.steps().iter().map(node).collect();
     let id = |index: &usize| definition.steps()[*index].id.as_str();
-    let edges = definition.steps().iter().flat_map(|step| {
-        step.after.iter().map(move |before| json!({ "from": id(before), "to": step.id }))
-    });
+    let edges = definition
+        .steps()
+        .iter()
+        .flat_map(|step| step.after.iter().map(move |before| json!({ "from": id(before), "to": step.id })));
     (nodes, edges.collect())
 }
 
 fn coded(steps: &[StepView]) -> (Vec<Value>, Vec<Value>) {
     let own: Vec<&StepView> = steps.iter().filter(|step| step.step_id.as_str() != "body").collect();
-    let nodes = own.iter().map(|step| json!({ "id": step.step_id, "title": step.title, "kind": "step", "state": step.state }));
+    let nodes =
+        own.iter().map(|step| json!({ "id": step.step_id, "title": step.title, "kind": "step", "state": step.state }));
     let edges = own.windows(2).map(|pair| json!({ "from": pair[0].step_id, "to": pair[1].step_id }));
     (nodes.collect(), edges.collect())
 }
@@ -67,7 +70,10 @@ pub fn without_payloads(view: &mut Value) {
     match view {
         Value::Object(fields) => {
             for (name, value) in fields.iter_mut() {
-                if matches!(name.as_str(), "output" | "shown" | "input" | "result") && !value.is_null() && value.get("digest").is_none() {
+                if matches!(name.as_str(), "output" | "shown" | "input" | "result")
+                    && !value.is_null()
+                    && value.get("digest").is_none()
+                {
                     *value = json!({ "hidden": "the right to see payloads is missing" });
                 } else {
                     without_payloads(value);

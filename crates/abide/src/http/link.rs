@@ -23,7 +23,9 @@ pub async fn make(call: Call, asked: MakeLink) -> Answered {
     let Some(approval) = call.engine.approval(&run_id, &path).await? else {
         let record = call.engine.run(&run_id).await?;
         let problem = Problem::new(Code::NotWaiting, format!("{path} does not wait for a decision."));
-        return Err(problem.with("current_state", record.state.as_str()).with("allowed", Vec::<serde_json::Value>::new()));
+        return Err(problem
+            .with("current_state", record.state.as_str())
+            .with("allowed", Vec::<serde_json::Value>::new()));
     };
     // Whoever makes the link vouches for whom it is for: it may decide wherever a group is asked.
     let groups = approval.approvers.iter().filter_map(|name| name.strip_prefix("role:")).map(Into::into).collect();

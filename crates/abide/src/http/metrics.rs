@@ -83,7 +83,11 @@ async fn queues(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(),
     let (queues, now) = (engine.queues().await?, engine.clock().now());
     text.about("abide_queue_depth", "gauge", "Tasks that wait for a worker.");
     for queue in &queues {
-        text.value("abide_queue_depth", &[("namespace", namespace), ("queue", queue.queue.as_str())], queue.depth as f64);
+        text.value(
+            "abide_queue_depth",
+            &[("namespace", namespace), ("queue", queue.queue.as_str())],
+            queue.depth as f64,
+        );
     }
     text.about("abide_queue_age_seconds", "gauge", "How long the oldest task of a queue has waited.");
     for queue in &queues {
@@ -135,9 +139,13 @@ async fn insights(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(
     let rates: [(&str, &str, Read); 5] = [
         ("abide_auth_blocked_rate", "Runs that waited for a connection, per run started.", |n| n.auth_blocked_rate),
         ("abide_retry_rate", "Back-offs per run started.", |n| n.retry_rate),
-        ("abide_retry_success_rate", "Of the steps that were tried again, how many were completed.", |n| n.retry_success_rate),
+        ("abide_retry_success_rate", "Of the steps that were tried again, how many were completed.", |n| {
+            n.retry_success_rate
+        }),
         ("abide_stalls_per_1000_runs", "Stalls per 1,000 runs started.", |n| n.stalls_per_1000_runs),
-        ("abide_completed_with_warnings_rate", "Runs that ended with warnings, per run started.", |n| n.completed_with_warnings_rate),
+        ("abide_completed_with_warnings_rate", "Runs that ended with warnings, per run started.", |n| {
+            n.completed_with_warnings_rate
+        }),
     ];
     for (name, about, read) in rates {
         text.about(name, "gauge", about);

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_engine::Engine;
 
-pub use access::{KeyRing, new_key};
+pub use access::KeyRing;
 pub use document::openapi;
 pub use serve::{Server, serve};
 
@@ -37,7 +37,7 @@ pub struct Settings {
     /// Origins of pages, beside our own, that may call it.
     pub origins: BTreeSet<String>,
     /// Which addresses `http` steps may call beside public ones.
-    pub targets: Vec<String>,
+    pub targets: abide_engine::push::Allow,
 }
 
 /// Everything a request may need.
@@ -98,6 +98,12 @@ impl Api {
     pub fn stopping(&self) -> tokio::sync::watch::Receiver<bool> {
         self.stopping.subscribe()
     }
+}
+
+/// Resolves when the server stops.
+async fn stopped(stopping: &mut tokio::sync::watch::Receiver<bool>) {
+    // A server that is gone has stopped, too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -72,7 +72,9 @@ pub async fn start(call: Call, asked: StartRun) -> Answered {
 fn trace_id(call: &Call) -> Option<String> {
     let text = call.headers.get("traceparent")?.to_str().ok()?;
     let trace = text.split('-').nth(1)?;
-    let fits = trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit()) && trace.bytes().any(|byte| byte != b'0');
+    let fits = trace.len() == 32
+        && trace.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && trace.bytes().any(|byte| byte != b'0');
     fits.then(|| trace.to_ascii_lowercase())
 }
 
@@ -225,7 +227,8 @@ pub async fn handoff(call: Call) -> Answered {
 
 pub async fn bundle(call: Call) -> Answered {
     let bundle = call.engine.support_bundle(&call.run_id()).await?;
-    let name = format!("attachment; filename=\"{}.abide.json\"", call.param("run_id").replace(['"', '\\', '\r', '\n'], "_"));
+    let name =
+        format!("attachment; filename=\"{}.abide.json\"", call.param("run_id").replace(['"', '\\', '\r', '\n'], "_"));
     Ok(Reply::json(200, &bundle).header(hyper::header::CONTENT_DISPOSITION, name))
 }
 
@@ -313,7 +316,8 @@ pub async fn resolve(call: Call, asked: ResolveStep) -> Answered {
         ResolveAction::Retry => Resolution::Retry { new_key: asked.new_key },
         ResolveAction::Complete => Resolution::Complete { output: stored(asked.output) },
         ResolveAction::Correct => {
-            let input = stored(asked.input).ok_or_else(|| Problem::invalid("/input", "A correction needs an input."))?;
+            let input =
+                stored(asked.input).ok_or_else(|| Problem::invalid("/input", "A correction needs an input."))?;
             Resolution::Correct { input }
         }
         ResolveAction::Skip => Resolution::Skip,
@@ -326,10 +330,16 @@ pub async fn resolve(call: Call, asked: ResolveStep) -> Answered {
 
 /// `POST /v1/runs/bulk`: each run is asked by itself, so that one refusal harms no other.
 pub async fn bulk(call: Call, asked: Bulk) -> Answered {
-    let pairs = asked.filter.iter().flat_map(|(name, values)| values.values().iter().map(move |value| (name.as_str(), value.as_str())));
+    let pairs = asked
+        .filter
+        .iter()
+        .flat_map(|(name, values)| values.values().iter().map(move |value| (name.as_str(), value.as_str())));
     let mut filter = filter(pairs)?;
     if asked.filter.is_empty() {
-        return Err(Problem::invalid("/filter", "Say which runs are meant; `{\"state\": \"open\"}` are all that are open."));
+        return Err(Problem::invalid(
+            "/filter",
+            "Say which runs are meant; `{\"state\": \"open\"}` are all that are open.",
+        ));
     }
     if filter.states.is_empty() && asked.action != BulkAction::Retry {
         filter.states = Filter::open().states;

@@ -377,7 +377,11 @@ fn check_accept(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {
     let family = gives.split('/').next().unwrap_or_default();
     let mut wanted = accept.split(',').map(|one| one.split(';').next().unwrap_or_default().trim());
     let fits = |one: &str| {
-        one.is_empty() || one == "*/*" || one == gives || one == "application/problem+json" || one.strip_suffix("/*") == Some(family)
+        one.is_empty()
+            || one == "*/*"
+            || one == gives
+            || one == "application/problem+json"
+            || one.strip_suffix("/*") == Some(family)
     };
     if wanted.any(fits) {
         return Ok(());
@@ -389,7 +393,8 @@ async fn read_body(route: &Route, headers: &HeaderMap, body: Incoming) -> Result
     if headers.contains_key(header::CONTENT_ENCODING) {
         return Err(Problem::new(Code::UnsupportedContentEncoding, "Send the body as it is, not compressed."));
     }
-    let (lengths, coded) = (headers.get_all(header::CONTENT_LENGTH).iter().count(), headers.contains_key(header::TRANSFER_ENCODING));
+    let (lengths, coded) =
+        (headers.get_all(header::CONTENT_LENGTH).iter().count(), headers.contains_key(header::TRANSFER_ENCODING));
     if lengths > 1 || (lengths == 1 && coded) {
         return Err(Problem::new(Code::BadRequest, "The length of the body is said twice."));
     }
@@ -429,7 +434,10 @@ fn check_type(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<(), Pr
     if known.contains(&kind.as_str()) {
         return Ok(());
     }
-    Err(Problem::new(Code::UnsupportedMediaType, format!("Send Content-Type: {}; it was {kind:?}.", known.join(" or "))))
+    Err(Problem::new(
+        Code::UnsupportedMediaType,
+        format!("Send Content-Type: {}; it was {kind:?}.", known.join(" or ")),
+    ))
 }
 
 fn query_of(text: &str) -> Vec<(String, String)> {

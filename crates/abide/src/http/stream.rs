@@ -105,7 +105,10 @@ impl Out {
 pub async fn of_run(call: Call) -> Answered {
     let run_id = call.run_id();
     let after = match last_event_id(&call) {
-        Some(text) => Some(text.parse::<u64>().map_err(|_| Problem::new(Code::InvalidCursor, "Last-Event-ID is the number of an event."))?),
+        Some(text) => Some(
+            text.parse::<u64>()
+                .map_err(|_| Problem::new(Code::InvalidCursor, "Last-Event-ID is the number of an event."))?,
+        ),
         None => None,
     };
     // Followed before it is read: what happens in between is seen twice rather than never.
@@ -178,7 +181,7 @@ async fn watch_run(
                 _ => true,
             },
             () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
-            _ = stopping.wait_for(|stopping| *stopping) => false,
+            () = super::stopped(&mut stopping) => false,
         };
         if !go_on {
             return;
@@ -191,7 +194,9 @@ pub async fn of_filter(call: Call) -> Answered {
     call.only(super::filter::NAMES)?;
     let filter = filter(call.query.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
     let after = match last_event_id(&call) {
-        Some(text) => Some(position(&text).ok_or_else(|| Problem::new(Code::InvalidCursor, "Last-Event-ID is not one of ours."))?),
+        Some(text) => Some(
+            position(&text).ok_or_else(|| Problem::new(Code::InvalidCursor, "Last-Event-ID is not one of ours."))?,
+        ),
         None => None,
     };
     let feed = call.engine.follow(after);
@@ -242,7 +247,7 @@ async fn watch_all(
                 Ok(Followed::End) | Err(_) => false,
             },
             () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
-            _ = stopping.wait_for(|stopping| *stopping) => false,
+            () = super::stopped(&mut stopping) => false,
         };
         if !go_on {
             return;

@@ -25,7 +25,7 @@ pub async fn claim(call: Call, asked: ClaimTasks) -> Answered {
     let tasks = tokio::select! {
         tasks = abide_api::engine::claim(&call.engine, call.worker(), asked) => tasks?,
         // Nobody is kept waiting by a server that stops; what was leased meanwhile is found by its claim id or expires.
-        _ = stopping.wait_for(|stopping| *stopping) => return Err(Problem::new(Code::ShuttingDown, "The server is stopping.")),
+        () = super::stopped(&mut stopping) => return Err(Problem::new(Code::ShuttingDown, "The server is stopping.")),
     };
     if tasks.is_empty() {
         return Ok(Reply::empty(204));
@@ -87,7 +87,8 @@ pub async fn callback(call: Call, asked: MakeCallback) -> Answered {
 
 pub async fn effect(call: Call, said: TellEffect) -> Answered {
     let told = report(&call.engine, call.worker(), call.param("task_id"), said).await?;
-    let key = effect_key(&told).ok_or_else(|| Problem::new(Code::Internal, "An effect was answered with something else."))?;
+    let key =
+        effect_key(&told).ok_or_else(|| Problem::new(Code::Internal, "An effect was answered with something else."))?;
     Ok(Reply::json(200, &key))
 }
 

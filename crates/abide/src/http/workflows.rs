@@ -22,6 +22,7 @@ pub async fn apply(call: Call) -> Answered {
         let detail = format!("The document is the workflow {said:?}, and the path names {named:?}.");
         return Err(Problem::invalid("/workflow", detail));
     }
+    check_targets(&call, &parsed.definition)?;
     let warnings = parsed.warnings.iter().map(fault).collect();
     match call.ask(What::Register(Box::new(Register { parsed, document }))).await? {
         Answer::Registered { workflow, version, hash, new } => {
@@ -31,6 +32,14 @@ pub async fn apply(call: Call) -> Answered {
         }
         other => Err(unexpected(&other)),
     }
+}
+
+/// Addresses that stand in the document are judged when it is uploaded; others when they are called.
+fn check_targets(call: &Call, definition: &Definition) -> Result<(), Problem> {
+    let refused = abide_engine::push::check_document(definition, &call.api.settings.targets);
+    let Some((_, first)) = refused.first() else { return Ok(()) };
+    let problem = Problem::new(Code::TargetNotAllowed, format!("A step may not call its address: {first}."));
+    Err(refused.iter().fold(problem, |problem, (pointer, why)| problem.field(pointer.clone(), why.to_string())))
 }
 
 fn fault(fault: &abide_core::definition::Fault) -> Fault {

@@ -19,10 +19,8 @@ impl From<Error> for Problem {
         match error {
             Error::Rejected { why, state } => refused(code, &why, state),
             Error::Definition(faults) => of_document(code, &faults),
-            Error::NotUnique(run_id) => {
-                Problem::new(code, format!("run {run_id} is open and has this unique value"))
-                    .with("run_id", run_id.as_str())
-            }
+            Error::NotUnique(run_id) => Problem::new(code, format!("run {run_id} is open and has this unique value"))
+                .with("run_id", run_id.as_str()),
             Error::VersionMismatch { current, expected } => {
                 Problem::new(code, format!("the run has version {current}, not {expected}")).with("version", current)
             }
@@ -41,9 +39,7 @@ impl From<ReadError> for Problem {
         match error {
             ReadError::NoRun(_) | ReadError::NoStep(..) => not_found(),
             ReadError::NoWorkflow(_) => Problem::new(Code::WorkflowNotFound, detail),
-            ReadError::Refused(why, state) => {
-                refused(Code::parse(why.code()).unwrap_or(Code::Internal), &why, state)
-            }
+            ReadError::Refused(why, state) => refused(Code::parse(why.code()).unwrap_or(Code::Internal), &why, state),
             ReadError::NotThen(_) => Problem::invalid("at", detail),
             ReadError::BadCursor => Problem::new(Code::InvalidCursor, detail),
             ReadError::BadLimit => Problem::invalid("limit", detail),
@@ -74,12 +70,10 @@ fn refused(code: Code, why: &Rejection, state: Option<RunState>) -> Problem {
         Rejection::InputInvalid(faults) | Rejection::Invalid(faults) => {
             Problem { errors: faults.iter().map(field).collect(), ..Problem::new(code, sentence(&why.to_string())) }
         }
-        Rejection::RunExists(run_id) => {
-            Problem::new(code, sentence(&why.to_string())).with("run_id", run_id.as_str())
-        }
-        Rejection::AlreadyDecided { by, at, .. } => {
-            Problem::new(code, sentence(&why.to_string())).with("decided_by", by.as_str()).with("decided_at", at.to_string())
-        }
+        Rejection::RunExists(run_id) => Problem::new(code, sentence(&why.to_string())).with("run_id", run_id.as_str()),
+        Rejection::AlreadyDecided { by, at, .. } => Problem::new(code, sentence(&why.to_string()))
+            .with("decided_by", by.as_str())
+            .with("decided_at", at.to_string()),
         _ => Problem::new(code, sentence(&why.to_string())),
     };
     match state {
@@ -131,7 +125,10 @@ pub fn duration(pointer: &str, text: &str) -> Result<Span, Problem> {
 
 /// A name that people and programs use: short, printable, without characters that only confuse.
 pub fn identifier<'a>(pointer: &str, text: &'a str) -> Result<&'a str, Problem> {
-    let confusing = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    let confusing = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
     if text.is_empty() {
         Err(Problem::invalid(pointer, "It must not be empty."))
     } else if text.len() > LONGEST_NAME {

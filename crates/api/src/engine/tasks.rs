@@ -9,9 +9,9 @@ use abide_core::run::command::{
 };
 use abide_core::run::step::Resource;
 use abide_core::time::{Span, Timestamp};
+use abide_engine::Engine;
 use abide_engine::request::{Answer, Claim, LeasedTask, ToRun, Told, What};
 use abide_engine::store::Wanted;
-use abide_engine::Engine;
 
 use super::problem::{at_field, duration, identifier};
 use crate::tasks::*;
