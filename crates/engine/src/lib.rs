@@ -1,5 +1,7 @@
 //! The engine of Abide: durable runs without a server. Commands go in, rules decide, one transaction keeps the log and the
 //! state, and only then is anybody answered.
+//!
+//! With the feature `push` the engine also sends `http` steps itself: see `push::Push`.
 
 pub mod archive;
 pub mod callback;

@@ -8,6 +8,7 @@ mod send;
 mod target;
 pub mod webhook;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,7 +114,7 @@ impl Push {
 
     /// Sends until it is told to stop or the engine does; what is under way is finished. Dropped, it leaves its leases to
     /// expire, like a process that dies.
-    pub async fn run(self) -> Result<(), Error> {
+    pub async fn run(self) {
         let push = Arc::new(self);
         let at_once = push.options.at_once.max(1);
         let mut under_way = JoinSet::new();
@@ -125,18 +126,18 @@ impl Push {
             let tasks = match push.claim(at_once - under_way.len()).await {
                 Ok(tasks) => tasks,
                 Err(Error::ShuttingDown) => break,
-                Err(Error::Overloaded) => {
+                Err(error) => {
+                    // A full disk or a busy store passes, and nobody else would start it again.
+                    tracing::warn!(%error, "no requests can be claimed");
                     tokio::time::sleep(AGAIN).await;
                     continue;
                 }
-                Err(error) => return Err(error),
             };
             for task in tasks {
                 under_way.spawn(push.clone().execute(task));
             }
         }
         while under_way.join_next().await.is_some() {}
-        Ok(())
     }
 
     async fn claim(&self, max: usize) -> Result<Vec<LeasedTask>, Error> {
@@ -149,20 +150,24 @@ impl Push {
 
     async fn execute(self: Arc<Push>, task: LeasedTask) {
         let held = Held { engine: self.engine.in_namespace(task.namespace.clone()), name: &self.name, task: &task };
-        let every = Duration::from_millis(task.heartbeat_every_ms);
-        let pushing = self.push(&held);
-        tokio::pin!(pushing);
-        let ended = loop {
+        // Whatever ended it, the connection is closed before anything is said about it.
+        let ended = self.push_beating(&held).await;
+        held.report(ended).await;
+    }
+
+    async fn push_beating(&self, held: &Held<'_>) -> Ended {
+        let every = Duration::from_millis(held.task.heartbeat_every_ms);
+        let mut pushing = pin!(self.push(held));
+        loop {
             tokio::select! {
-                ended = &mut pushing => break ended,
+                ended = &mut pushing => return ended,
                 () = tokio::time::sleep(every) => match held.beat().await {
                     Beat::GoOn => {}
-                    Beat::Stop => break Ended::Canceled,
-                    Beat::Lost => break Ended::Lost,
+                    Beat::Stop => return Ended::Canceled,
+                    Beat::Lost => return Ended::Lost,
                 },
             }
-        };
-        held.report(ended).await;
+        }
     }
 
     /// From the stored request to what came of it. A callback is made, and that is committed, before its address is sent.
@@ -181,14 +186,13 @@ impl Push {
             Ok(callback) => callback,
             Err(ended) => return ended,
         };
-        let waits = stored.awaits_callback();
         let outgoing = match stored.filled(&self.options.secrets, callback.as_ref()) {
             Ok(outgoing) => outgoing,
             Err(fault) => return Ended::Failed(fault),
         };
         match self.send(task, outgoing, callback.as_ref()).await {
-            Ok(_) if waits => Ended::Waits(name),
-            Ok(output) => Ended::Done(output),
+            Ok(None) => Ended::Waits(name),
+            Ok(Some(output)) => Ended::Done(output),
             Err(fault) => Ended::Failed(fault),
         }
     }
@@ -199,7 +203,7 @@ impl Push {
         stored: &Stored,
         name: &str,
     ) -> Result<Option<CallbackAddress>, Ended> {
-        if !stored.needs_callback() {
+        if !stored.awaits_callback() {
             return Ok(None);
         }
         let Some(public_url) = &self.options.public_url else {
@@ -222,13 +226,14 @@ impl Push {
         }
     }
 
+    /// The output, or none when the target will call back: then it does not matter what else it said.
     async fn send(
         &self,
         task: &LeasedTask,
         mut outgoing: Outgoing,
         callback: Option<&CallbackAddress>,
-    ) -> Result<Json, Fault> {
-        let (allow, now) = (&self.sender.allow, self.engine.clock().now());
+    ) -> Result<Option<Json>, Box<Fault>> {
+        let allow = &self.sender.allow;
         let redactor = outgoing.redactor.clone();
         let (heard, target) = match Target::parse(&outgoing.url, allow) {
             Err(refusal) => (Heard::Refused(refusal), None),
@@ -238,7 +243,10 @@ impl Push {
                 (self.sender.send(&target, outgoing, self.timeout(task)).await, Some(target))
             }
         };
-        result_of(heard, target.as_ref(), allow, &redactor, now)
+        match &heard {
+            Heard::Answer(answer) if callback.is_some() && answer.is_success() => Ok(None),
+            _ => result_of(heard, target.as_ref(), allow, &redactor, self.engine.clock().now()).map(Some),
+        }
     }
 
     /// A little less than the step has, so that its failure says what happened and not only that time was up.
@@ -294,7 +302,7 @@ fn callback_name(key: &Digest) -> String {
 #[derive(Debug)]
 enum Ended {
     Done(Json),
-    Failed(Fault),
+    Failed(Box<Fault>),
     /// The target has it, and will call back.
     Waits(String),
     /// It was told to stop.
@@ -338,11 +346,11 @@ impl Held<'_> {
                 match self.say(|holding| Ask::Complete { holding, report: report() }).await {
                     Err(Error::Rejected {
                         why: why @ (Rejection::TooLarge { .. } | Rejection::Invalid(_)), ..
-                    }) => self.fail(output_refused(&why)).await,
+                    }) => self.fail(&output_refused(&why)).await,
                     told => told,
                 }
             }
-            Ended::Failed(fault) => self.fail(fault).await,
+            Ended::Failed(fault) => self.fail(&fault).await,
             Ended::Waits(name) => {
                 let on = || BlockOn::Callback { name: name.clone(), deadline: None };
                 let message = || Some("Waits for the target to call back.".to_owned());
@@ -355,7 +363,7 @@ impl Held<'_> {
         }
     }
 
-    async fn fail(&self, fault: Fault) -> Result<Reply, Error> {
+    async fn fail(&self, fault: &Fault) -> Result<Reply, Error> {
         self.say(|holding| Ask::Fail { holding, fault: fault.clone() }).await
     }
 

@@ -126,7 +126,7 @@ pub async fn decide(call: Call) -> Answered {
 }
 
 /// Text of others is text, never markup.
-fn text(raw: &str) -> String {
+pub fn text(raw: &str) -> String {
     let mut safe = String::with_capacity(raw.len());
     for letter in raw.chars() {
         match letter {
@@ -143,7 +143,7 @@ fn text(raw: &str) -> String {
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:40rem;margin:3rem auto;padding:0 1rem}pre{background:#8882;padding:1rem;overflow:auto}button{font:inherit;padding:.5rem 1.5rem}@media(prefers-color-scheme:dark){body{background:#111;color:#eee}}";
 
-fn page(status: u16, title: &str, body: &str) -> Reply {
+pub fn page(status: u16, title: &str, body: &str) -> Reply {
     let title = text(title);
     let html = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\

@@ -478,6 +478,13 @@ pub fn table() -> Vec<Route> {
             "The states, the transitions and the limits.",
             system::contract,
         ),
+        get(
+            "/problems/{code}",
+            Allowed::Anybody,
+            &[(200, "page")],
+            "What a refusal means and what helps.",
+            system::problem,
+        ),
         get("/healthz", Allowed::Anybody, &[(200, "health")], "It lives.", system::alive),
         get("/readyz", Allowed::Anybody, &[(200, "health")], "It is migrated and can commit.", system::ready),
         get("/metrics", READ, &[(200, "metrics")], "Numbers for Prometheus.", system::metrics),

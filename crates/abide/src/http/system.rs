@@ -6,6 +6,7 @@ use abide_core::time::Span;
 use serde_json::json;
 
 use super::call::{Answered, Call, Reply};
+use super::link::{page, text};
 
 /// The engine commits at least once a second.
 const NOT_READY_AFTER: Span = Span::from_secs(4);
@@ -22,6 +23,14 @@ pub async fn ready(call: Call) -> Answered {
         return Err(Problem::new(Code::StoreUnavailable, format!("Nothing could be committed for {age}.")));
     }
     Ok(Reply::json(200, &json!({ "ready": true, "last_commit_at": last })))
+}
+
+/// `GET /problems/{code}`: where the `type` of a problem leads.
+pub async fn problem(call: Call) -> Answered {
+    let missing = || Problem::new(Code::NotFound, "There is no such problem.");
+    let code = Code::parse(call.param("code")).ok_or_else(missing)?;
+    let body = format!("<p><code>{}</code>, status {}</p><p>{}</p>", code.as_str(), code.status(), text(code.means()));
+    Ok(page(200, code.title(), &body))
 }
 
 pub async fn queues(call: Call) -> Answered {

@@ -68,22 +68,17 @@ pub struct CallbackAddress {
 }
 
 impl Stored {
-    #[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-    pub fn parse(json: &str) -> Result<Stored, Fault> {
+    pub fn parse(json: &str) -> Result<Stored, Box<Fault>> {
         serde_json::from_str(json)
             .map_err(|error| invalid("request_not_readable", format!("the request is not one: {error}")))
     }
 
+    /// The target answers later; what it says at once is only that it will.
     pub fn awaits_callback(&self) -> bool {
         self.answer == Answer::Callback
     }
 
-    pub fn needs_callback(&self) -> bool {
-        self.awaits_callback() || self.fill.iter().any(|fill| fill.callback)
-    }
-
-    #[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-    pub fn filled(self, secrets: &Secrets, callback: Option<&CallbackAddress>) -> Result<Outgoing, Fault> {
+    pub fn filled(self, secrets: &Secrets, callback: Option<&CallbackAddress>) -> Result<Outgoing, Box<Fault>> {
         let mut filling = Filling { fill: &self.fill, secrets, callback, redactor: Redactor::default() };
         if let Some(callback) = callback {
             filling.redactor.hide("callback.url", &callback.token);
@@ -117,8 +112,7 @@ struct Filling<'a> {
 
 impl Filling<'_> {
     /// One pass from left to right: what was filled in is not looked at again.
-    #[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-    fn text(&mut self, pointer: &str, text: &str) -> Result<String, Fault> {
+    fn text(&mut self, pointer: &str, text: &str) -> Result<String, Box<Fault>> {
         let mut places = Vec::new();
         for fill in self.fill.iter().filter(|fill| covers(&fill.pointer, pointer)) {
             match &fill.secret {
@@ -143,8 +137,7 @@ impl Filling<'_> {
         Ok(filled + rest)
     }
 
-    #[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-    fn value(&self, secret: Option<&str>) -> Result<&str, Fault> {
+    fn value(&self, secret: Option<&str>) -> Result<&str, Box<Fault>> {
         match secret {
             Some(name) => self.secrets.get(name).ok_or_else(|| {
                 let message =
@@ -159,8 +152,7 @@ impl Filling<'_> {
     }
 
     /// The stored bytes, unless something is filled in. A text for a target that does not want JSON goes without quotes.
-    #[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-    fn body(&mut self, body: &str, headers: &HeaderMap) -> Result<Vec<u8>, Fault> {
+    fn body(&mut self, body: &str, headers: &HeaderMap) -> Result<Vec<u8>, Box<Fault>> {
         let wants_json =
             headers.get(CONTENT_TYPE).is_none_or(|kind| String::from_utf8_lossy(kind.as_bytes()).contains("json"));
         let is_text = body.starts_with('"') && !wants_json;
@@ -176,8 +168,7 @@ impl Filling<'_> {
         }
     }
 
-    #[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-    fn below(&mut self, pointer: &str, value: &mut Value) -> Result<(), Fault> {
+    fn below(&mut self, pointer: &str, value: &mut Value) -> Result<(), Box<Fault>> {
         match value {
             Value::String(text) => *text = self.text(pointer, text)?,
             Value::Array(items) => {
@@ -235,8 +226,7 @@ pub fn check_header(name: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-#[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Fault> {
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Box<Fault>> {
     let bad = |message| invalid("header_not_allowed", message);
     check_header(name, value).map_err(bad)?;
     let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_bytes(value.as_bytes()).ok());
@@ -246,8 +236,9 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Fault> {
 }
 
 /// A person can correct it: a secret, a setting or the request.
-pub fn invalid(code: &str, message: String) -> Fault {
-    Fault { class: Some(FailureClass::Validation), code: Some(code.into()), message, ..Fault::default() }
+pub fn invalid(code: &str, message: String) -> Box<Fault> {
+    let fault = Fault { message, code: Some(code.into()), ..Fault::default() };
+    Box::new(Fault { class: Some(FailureClass::Validation), ..fault })
 }
 
 #[cfg(test)]

@@ -33,6 +33,12 @@ pub struct Answer {
     pub body: Body,
 }
 
+impl Answer {
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     Whole(String),
@@ -42,14 +48,13 @@ pub enum Body {
 }
 
 /// The step's output, or how it failed. Nothing of it shows a secret.
-#[expect(clippy::result_large_err, reason = "it is what a step fails with")]
 pub fn result_of(
     heard: Heard,
     target: Option<&Target>,
     allow: &Allow,
     redactor: &Redactor,
     now: Timestamp,
-) -> Result<Json, Fault> {
+) -> Result<Json, Box<Fault>> {
     let host = target.map_or("the target", |target| target.host.as_str());
     let fault = match heard {
         Heard::Answer(answer) => match answer.status {
@@ -58,7 +63,7 @@ pub fn result_of(
                 Err(fault) => fault,
             },
             300..=399 => redirect(&answer, target, allow),
-            _ => failure(&answer, host, now),
+            _ => failure(&answer, host, redactor, now),
         },
         Heard::Refused(refusal) => fault(Some(FailureClass::Fatal), Refusal::CODE, refusal.to_string()),
         Heard::NotSent(why) => fault(
@@ -70,11 +75,10 @@ pub fn result_of(
             fault(None, "no_answer", format!("{host} was sent the request and did not answer: {why}"))
         }
     };
-    Err(redactor.fault(fault))
+    Err(Box::new(redactor.fault(*fault)))
 }
 
-#[expect(clippy::result_large_err, reason = "it is what a step fails with")]
-fn output(answer: &Answer, redactor: &Redactor) -> Result<Json, Fault> {
+fn output(answer: &Answer, redactor: &Redactor) -> Result<Json, Box<Fault>> {
     let status = answer.status;
     match &answer.body {
         Body::Whole(text) => Ok(redactor
@@ -87,7 +91,7 @@ fn output(answer: &Answer, redactor: &Redactor) -> Result<Json, Fault> {
 }
 
 /// It is never followed: another host would get what was meant for this one.
-fn redirect(answer: &Answer, target: Option<&Target>, allow: &Allow) -> Fault {
+fn redirect(answer: &Answer, target: Option<&Target>, allow: &Allow) -> Box<Fault> {
     let status = answer.status;
     let to = answer.location.as_deref().and_then(|location| target?.url.join(location).ok());
     match to.map(|to| check_url(to.as_str(), allow)) {
@@ -102,7 +106,7 @@ fn redirect(answer: &Answer, target: Option<&Target>, allow: &Allow) -> Fault {
     }
 }
 
-fn failure(answer: &Answer, host: &str, now: Timestamp) -> Fault {
+fn failure(answer: &Answer, host: &str, redactor: &Redactor, now: Timestamp) -> Box<Fault> {
     let status = answer.status;
     let class = match status {
         _ if answer.retry_after.is_some() => Some(FailureClass::RateLimited),
@@ -116,15 +120,19 @@ fn failure(answer: &Answer, host: &str, now: Timestamp) -> Fault {
         _ => Some(FailureClass::Fatal),
     };
     let text = match &answer.body {
-        Body::Whole(text) => text.chars().take(EXCERPT).collect::<String>(),
+        // Cut after the secrets are out, or half of one would stay.
+        Body::Whole(text) => {
+            let shown = redactor.json(text).unwrap_or_else(|| redactor.text(text).into());
+            shown.chars().take(EXCERPT).collect()
+        }
         Body::TooLarge | Body::Cut => String::new(),
     };
-    Fault {
+    Box::new(Fault {
         tool: (class == Some(FailureClass::Auth)).then(|| host.to_owned()),
         retry_after: answer.retry_after.as_deref().and_then(|text| wait_of(text, now)),
         details: Some(json!({ "status": status, "body": text })),
-        ..fault(class, &status.to_string(), format!("{host} answered {status}"))
-    }
+        ..*fault(class, &status.to_string(), format!("{host} answered {status}"))
+    })
 }
 
 /// Seconds, or an HTTP date.
@@ -140,8 +148,8 @@ fn wait_of(text: &str, now: Timestamp) -> Option<Span> {
     Some(wait.min(LONGEST_WAIT))
 }
 
-fn fault(class: Option<FailureClass>, code: &str, message: String) -> Fault {
-    Fault { class, message, code: Some(code.into()), ..Fault::default() }
+fn fault(class: Option<FailureClass>, code: &str, message: String) -> Box<Fault> {
+    Box::new(Fault { class, message, code: Some(code.into()), ..Fault::default() })
 }
 
 #[cfg(test)]
@@ -150,7 +158,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_micros(784_111_777_000_000);
 
-    fn result(heard: Heard) -> Result<Json, Fault> {
+    fn result(heard: Heard) -> Result<Json, Box<Fault>> {
         let target = Target::parse("https://api.example.com/a", &Allow::default()).expect("a target");
         let mut redactor = Redactor::default();
         redactor.hide("KEY", "hunter2");
@@ -161,7 +169,7 @@ mod tests {
         Answer { status, retry_after: None, location: None, body: Body::Whole(body.into()) }
     }
 
-    fn failed(status: u16, retry_after: Option<&str>) -> Fault {
+    fn failed(status: u16, retry_after: Option<&str>) -> Box<Fault> {
         let retry_after = retry_after.map(Into::into);
         result(Heard::Answer(Answer { retry_after, ..answer(status, "why: hunter2") })).expect_err("a failure")
     }
@@ -198,6 +206,14 @@ mod tests {
             assert_eq!((fault.class, fault.code), (class, Some(status.to_string())), "{status} {retry_after:?}");
             assert_eq!(fault.details, Some(json!({ "status": status, "body": "why: [secret KEY]" })));
             assert_eq!(fault.tool.as_deref(), (class == Some(Auth)).then_some("api.example.com"));
+        }
+    }
+
+    #[test]
+    fn a_secret_at_the_end_of_an_excerpt_is_not_cut_in_two() {
+        for body in [format!("{}hunter2", "x".repeat(EXCERPT - 4)), r#"{"a":"hunter\u0032"}"#.into()] {
+            let fault = result(Heard::Answer(answer(404, &body))).expect_err("a failure");
+            assert!(!fault.details.expect("details").to_string().contains("hunt"), "{body}");
         }
     }
 

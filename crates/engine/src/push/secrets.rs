@@ -97,11 +97,11 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Hides a value, also as it stands inside JSON and inside a URL.
+    /// Hides a value, also as it stands inside JSON, a URL or a host.
     pub fn hide(&mut self, name: &str, value: &str) {
         let quoted = Value::from(value).to_string();
         let in_json = quoted[1..quoted.len() - 1].to_owned();
-        for text in [value.to_owned(), in_json, percent_encoded(value)] {
+        for text in [value.to_owned(), in_json, percent_encoded(value), value.to_ascii_lowercase()] {
             if !text.is_empty() && !self.0.iter().any(|(known, _)| *known == text) {
                 self.0.push((text, format!("[secret {name}]")));
             }

@@ -18,6 +18,7 @@ async fn answer(world: &World, token: &str) -> Result<Delivered, &'static str> {
 #[tokio::test]
 async fn a_step_rests_until_its_target_calls_back() {
     let world = World::new().await;
+    world.stub.answers([Answer::Bytes(b"HTTP/1.1 202 Accepted\r\ncontent-length: 9\r\n\r\nhalf".to_vec())]);
     let _push = world.push(world.options());
     let run = world.start(ASK).await;
     let record = world.until(&run, RunState::WaitingOnTool).await;

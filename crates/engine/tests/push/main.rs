@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use stub::Stub;
 
 /// An engine in a directory of its own, and a target.
+#[derive(Debug)]
 pub struct World {
     pub directory: PathBuf,
     pub engine: Engine,
@@ -47,7 +48,7 @@ impl World {
     /// An executor; it dies when it is aborted, and its requests with it.
     pub fn push(&self, options: PushOptions) -> JoinHandle<()> {
         let push = Push::new(self.engine.clone(), options).expect("options");
-        tokio::spawn(async move { push.run().await.expect("it runs until it is stopped") })
+        tokio::spawn(push.run())
     }
 
     /// Starts a run of one `http` step, written as the document has it, where `{stub}` is the target's address.

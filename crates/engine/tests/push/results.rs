@@ -158,3 +158,15 @@ async fn both_secrets_of_a_rotation_sign() {
     });
     assert_eq!(seen.header("webhook-signature"), theirs.join(" "));
 }
+
+#[tokio::test]
+async fn a_target_that_does_not_prove_who_it_is_gets_nothing() {
+    let world = World::new().await;
+    let _push = world.push(world.options());
+    let url = format!("https://127.0.0.1:{}/", world.stub.port);
+    let step = format!("http: {{ method: POST, url: '{url}' }}, timeout: 400ms, retry: {{ max_attempts: 1 }}");
+    let run = world.start(&step).await;
+    let failure = world.failure(&run).await;
+    assert_eq!((&failure["class"], &failure["code"]), (&json!("transient"), &json!("not_sent")), "{failure}");
+    assert!(world.stub.seen().is_empty());
+}

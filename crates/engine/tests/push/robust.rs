@@ -164,6 +164,6 @@ async fn an_executor_that_is_told_to_stop_finishes_what_is_under_way() {
     world.stub.saw(1).await;
     stop.now();
     world.stub.go();
-    running.await.expect("no panic").expect("stopped");
+    running.await.expect("it stops");
     assert_eq!(world.state(&run).await, RunState::Succeeded);
 }

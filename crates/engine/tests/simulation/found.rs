@@ -151,5 +151,5 @@ fn the_token_of_a_second_attempt_is_found() {
     }
     let again = format!("select count(*) from callbacks where lower(hex(token_hash)) = '{}'", Digest::of(b"again"));
     assert_eq!(bench.number(&again), 1);
-    assert_eq!(bench.number("select count(*) from callbacks"), 1, "the first has lost its name");
+    assert_eq!(bench.number("select count(*) from callbacks"), 2, "the tool may still answer at the first");
 }
