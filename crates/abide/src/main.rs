@@ -1,6 +1,7 @@
 //! The program `abide`.
 
 mod cli;
+mod http;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

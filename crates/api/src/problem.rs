@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Where the page of a problem is; its code follows.
-pub const PAGES: &str = "https://abide.dev/problems/";
+pub const PAGES: &str = "/problems/";
 
 macro_rules! codes {
     ($($name:ident $slug:literal $status:literal $title:literal, $means:literal;)*) => {

@@ -97,7 +97,7 @@ pub struct TaskAnswer {
     pub at: Timestamp,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {
     pub epoch: u64,
@@ -130,7 +130,7 @@ pub struct Beat {
     pub cancel_requested: bool,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompleteTask {
     pub epoch: u64,
@@ -183,7 +183,7 @@ pub struct TaskDone {
     pub task: Option<Box<Task>>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailTask {
     pub epoch: u64,
@@ -220,7 +220,7 @@ pub enum BlockKind {
 }
 
 /// The lease is given back until something happens. Which fields count depends on `on`.
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BlockTask {
     pub epoch: u64,
@@ -288,7 +288,7 @@ pub enum AtDeadlineTold {
     Escalate(Vec<String>),
 }
 
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MakeCallback {
     pub epoch: u64,
@@ -305,7 +305,7 @@ pub struct CallbackMade {
 }
 
 /// Without `external_id` and `result` the intent, with one of them the receipt.
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TellEffect {
     pub epoch: u64,
@@ -325,7 +325,7 @@ pub struct EffectKey {
     pub receipt: Option<Receipt>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stopped {
     pub epoch: u64,
@@ -351,7 +351,7 @@ pub struct BatchResult {
 }
 
 /// `POST /v1/tasks/{id}/steps`: a coded body reports steps, begins steps, waits.
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TellSteps {
     pub epoch: u64,
@@ -364,7 +364,7 @@ pub struct TellSteps {
 }
 
 /// A step that ended: with `output`, or with `failure`.
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepDone {
     pub step_id: String,
@@ -558,7 +558,8 @@ pub struct BodyStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Raw>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<StepFailure>,
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub failure: Option<abide_core::contract::Failure>,
     pub attempt: u32,
     pub idempotency_key: String,
     pub receipts: Vec<Receipt>,

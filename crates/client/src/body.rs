@@ -275,10 +275,11 @@ impl Ctx {
             return Ok(None);
         }
         let (reply, verdict) = oneshot::channel();
-        let mut desk = self.desk();
-        desk.verdicts.push((done.step_id.clone(), reply));
-        desk.done.push(done);
-        drop(desk);
+        {
+            let mut desk = self.desk();
+            desk.verdicts.push((done.step_id.clone(), reply));
+            desk.done.push(done);
+        }
         verdict.await.map(Some).map_err(|_| Failure::from_ending(Ending::Released))
     }
 

@@ -77,7 +77,8 @@ impl Client {
         let http = reqwest::Client::builder()
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_secs(5))
-            .pool_idle_timeout(Duration::from_secs(60))
+            // Shorter than a server lets a connection rest, so that no request meets one that is being closed.
+            .pool_idle_timeout(Duration::from_secs(8))
             .user_agent(concat!("abide-client/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .build()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use abide_api::tasks::{BlockTask, EvidenceTold, FailTask, StepFailure};
-use abide_core::contract::FailureClass;
+use abide_core::contract::{Failure as Stored, FailureClass};
 use serde_json::Value;
 
 /// Why a handler or a step has no result. Every error becomes one with `?`, without a class: then the outcome is unknown
@@ -132,10 +132,9 @@ impl Failure {
         *self.0
     }
 
-    pub(crate) fn from_step(step_id: &str, failure: StepFailure) -> Failure {
-        let StepFailure { class, message, code, retry_after_ms, details, tool, account } = failure;
-        let evidence = Vec::new();
-        let told = FailTask { epoch: 0, class, message, code, retry_after_ms, details, evidence, tool, account };
+    pub(crate) fn from_step(step_id: &str, failure: Stored) -> Failure {
+        let Stored { class, message, code, details, .. } = failure;
+        let told = FailTask { class: Some(class), message, code, details, ..FailTask::default() };
         Failure::from_ending(Ending::StepFailed { step_id: step_id.to_owned(), told })
     }
 

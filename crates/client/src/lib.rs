@@ -19,6 +19,8 @@
 mod body;
 mod call;
 mod client;
+#[cfg(feature = "embedded")]
+mod embedded;
 mod error;
 mod failure;
 mod ids;

@@ -11,6 +11,7 @@ use crate::tasks::{Item, Reply, Said, Tasks};
 const CALLS: usize = 2;
 /// So that a call stays well below what a server reads.
 const MOST_ITEMS: usize = 200;
+const MOST_BYTES: usize = 512 * 1024;
 
 /// What became of a report; one that got no answer comes back, to be sent again.
 type Outcome = Result<Reply, (Item, Error)>;
@@ -56,12 +57,25 @@ fn stopped() -> Error {
 
 async fn send_all(tasks: Arc<dyn Tasks>, mut receiver: mpsc::UnboundedReceiver<Report>) {
     let calls = Arc::new(Semaphore::new(CALLS));
+    let mut left = None;
     while let Ok(call) = calls.clone().acquire_owned().await {
-        let Some(first) = receiver.recv().await else { break };
+        let first = match left.take() {
+            Some(report) => report,
+            None => match receiver.recv().await {
+                Some(report) => report,
+                None => break,
+            },
+        };
+        let mut bytes = first.item.said.weight();
         let mut reports = vec![first];
         while reports.len() < MOST_ITEMS
             && let Ok(report) = receiver.try_recv()
         {
+            bytes += report.item.said.weight();
+            if bytes > MOST_BYTES {
+                left = Some(report);
+                break;
+            }
             reports.push(report);
         }
         // The address of a callback goes to its worker alone, in an answer of its own.

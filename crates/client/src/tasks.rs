@@ -142,6 +142,24 @@ impl Said {
         }
     }
 
+    /// About how many bytes it has on the wire.
+    pub(crate) fn weight(&self) -> usize {
+        let raw = |raw: &Option<Raw>| raw.as_ref().map_or(0, |raw| raw.get().len());
+        256 + match self {
+            Said::Complete(done) => raw(&done.output),
+            Said::Fail(fail) => {
+                fail.message.len() + fail.details.as_ref().map_or(0, |details| details.to_string().len())
+            }
+            Said::Block(block) => raw(&block.subject) + raw(&block.input) + raw(&block.form),
+            Said::Effect(effect) => raw(&effect.result),
+            Said::Steps(steps) => {
+                let done: usize = steps.done.iter().map(|done| 256 + raw(&done.output)).sum();
+                done + 512 * (steps.begin.len() + steps.wait.len())
+            }
+            Said::Heartbeat(_) | Said::Callback(_) | Said::Canceled(_) => 0,
+        }
+    }
+
     fn body(&self) -> Result<Vec<u8>, serde_json::Error> {
         match self {
             Said::Heartbeat(ask) => serde_json::to_vec(ask),

@@ -214,6 +214,13 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
+impl Digest {
+    /// Reads 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Digest> {
+        parse_hex(text).map(Digest)
+    }
+}
+
 fn parse_hex(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     let mut bytes = [0; 32];

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::doctor::{Report, text};
 use crate::store::sqlite::archive::{self, Archived, Old};
 use crate::store::sqlite::{Readers, check};
-use crate::store::{RunKey, StoreError, Stored};
+use crate::store::{RunKey, RunNo, StoreError, Stored};
 
 /// Runs that one transaction moves.
 pub const RUNS_AT_ONCE: usize = 32;
@@ -72,14 +72,18 @@ pub struct Bundle {
 
 impl Bundle {
     pub fn read(db: &Db, old: &Old) -> Stored<Option<Bundle>> {
-        let Some(whole) = check::whole(db, old.no)? else { return Ok(None) };
+        Bundle::of(db, old.no)
+    }
+
+    pub fn of(db: &Db, no: RunNo) -> Stored<Option<Bundle>> {
+        let Some(whole) = check::whole(db, no)? else { return Ok(None) };
         Ok(Some(Bundle {
             v: 1,
             started: (*whole.head.started).clone(),
             head: whole.head,
             steps: whole.steps.iter().map(|step| (**step).clone()).collect(),
             events: whole.log,
-            payloads: archive::payloads(db, old.no)?,
+            payloads: archive::payloads(db, no)?,
         }))
     }
 

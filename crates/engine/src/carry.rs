@@ -1,5 +1,7 @@
 //! The one way in: a batch of requests goes through one transaction, and nobody is answered before it is durable.
 
+mod access;
+mod body;
 mod claim;
 mod definitions;
 mod deliver;
@@ -9,10 +11,10 @@ mod start;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use abide_core::ids::{Namespace, Queue, RunId};
-use abide_core::run::Around;
-use abide_core::run::command::{Actor, Ask, Command, Rejection};
+use abide_core::ids::{Namespace, Queue, RunId, WorkerId};
+use abide_core::run::command::{Actor, Ask, Command, Holding, Rejection};
 use abide_core::run::step::Connection;
+use abide_core::run::{Around, Working, row_of};
 use abide_core::time::{Span, Timestamp};
 
 use crate::cache::Cache;
@@ -352,7 +354,8 @@ impl<S: Store> Lane<S> {
                 batch.writes.counted = Some((**counted).clone());
                 Ok((Answer::Counted, None))
             }
-            What::Claim(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
+            What::Access(access) => self.admit(batch, access).map(|answer| (answer, None)),
+            What::Claim(_) | What::ClaimAnywhere(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
         };
         let (answer, kept) = match answer {
             Ok(answer) => answer,
@@ -402,6 +405,8 @@ impl<S: Store> Lane<S> {
             reply,
             replayed: true,
             task: None,
+            receipt: None,
+            steps: Vec::new(),
         }))))
     }
 
@@ -417,7 +422,23 @@ impl<S: Store> Lane<S> {
         if let Some(expected) = asked.expected_seq.filter(|expected| *expected != current) {
             return Ok(Err(Error::VersionMismatch { current, expected }));
         }
-        let reply = match self.decide(batch, &key, &asked.command, &asked.groups)? {
+        let owner = asked.command.ask.holding().and_then(|holding| owner_of(&open.run, holding));
+        if let (Some(owner), Some(name)) = (&owner, &asked.held_by)
+            && !is_held_by(owner, name)
+        {
+            return Ok(Err(Error::NotLeaseOwner { owner: owner.clone() }));
+        }
+        if let Some(link) = &asked.link
+            && let Err(why) = self.usable(batch, link)?
+        {
+            return Ok(Err(Error::Rejected { why, state: None }));
+        }
+        let named = owner.as_ref().filter(|_| asked.command.actor.id.is_empty()).map(|owner| {
+            let actor = Actor::worker(owner.as_str());
+            Command { actor, ..asked.command.clone() }
+        });
+        let command = named.as_ref().unwrap_or(&asked.command);
+        let reply = match self.decide(batch, &key, command, &asked.groups)? {
             Ok(reply) => reply,
             Err(why) => {
                 self.keep_late_answer(batch, &key, &asked.command.ask, &why)?;
@@ -425,13 +446,16 @@ impl<S: Store> Lane<S> {
                 return Ok(Err(Error::Rejected { why, state }));
             }
         };
-        let task = match &asked.claim_next {
-            Some(worker) => self.claim_next(batch, &key, worker)?,
+        batch.writes.links_used.extend(asked.link.map(|link| (link, batch.now)));
+        let task = match owner.filter(|_| asked.claim_next) {
+            Some(worker) => self.claim_next(batch, &key, &worker)?,
             None => None,
         };
+        let receipt = self.receipt_in(batch, &key, &asked.command.ask, &reply)?;
+        let steps = self.steps_spoken_of(batch, &key, &asked.command.ask, &reply)?;
         let open = batch.runs.get(&key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
         let replayed = reply == abide_core::run::command::Reply::Replayed;
-        Ok(Ok(Told { task, ..open.told(reply, replayed) }))
+        Ok(Ok(Told { task, receipt, steps, ..open.told(reply, replayed) }))
     }
 
     /// Raises the generation of a connection and marks everything that waits for it.
@@ -585,6 +609,17 @@ fn with_run(told: Result<Told, Error>) -> Result<(Answer, Option<KeptAnswer>), E
         let kept = KeptAnswer { run_id: Some(told.run_id.clone()), released: None };
         (Answer::Run(Box::new(told)), Some(kept))
     })
+}
+
+/// Who holds the lease that a worker speaks for, if it is the present one.
+fn owner_of(run: &Working, holding: &Holding) -> Option<WorkerId> {
+    let lease = run.step(row_of(&holding.path).as_str())?.lease()?;
+    (lease.epoch == holding.epoch).then(|| lease.owner.clone())
+}
+
+/// A lease that was claimed with a key is owned by `NAME/WORKER`.
+fn is_held_by(owner: &WorkerId, name: &str) -> bool {
+    owner.as_str().strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn no_run(run_id: &RunId) -> Error {

@@ -84,6 +84,7 @@ struct Inner {
     documents: Documents,
     files: Files,
     clock: Arc<dyn Clock>,
+    ids: Ids,
     retention: Retention,
     stop: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -105,7 +106,7 @@ impl Engine {
         let (hub, listeners, requests) =
             (Arc::<Hub>::default(), Arc::<Listeners>::default(), Arc::<Requests>::default());
         let Options { clock, ids, on_fatal, retention } = options;
-        let lane = Lane::new(store, clock.clone(), ids, hub.clone(), listeners.clone())?;
+        let lane = Lane::new(store, clock.clone(), ids.clone(), hub.clone(), listeners.clone())?;
         let (line, watch) = (requests.clone(), clock.clone());
         let thread = std::thread::Builder::new()
             .name("abide-lane".into())
@@ -126,7 +127,7 @@ impl Engine {
             .map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?;
         let threads = Mutex::new(vec![keeper, thread]);
         let documents = Documents::default();
-        let inner = Inner { requests, hub, listeners, readers, documents, files, clock, retention, stop, threads };
+        let inner = Inner { requests, hub, listeners, readers, documents, files, clock, ids, retention, stop, threads };
         Ok(Engine { namespace: Namespace::from("default"), inner: Arc::new(inner) })
     }
 
@@ -141,6 +142,10 @@ impl Engine {
 
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
+    }
+
+    pub(crate) fn ids(&self) -> &Ids {
+        &self.inner.ids
     }
 
     pub(crate) fn readers(&self) -> &Arc<Readers> {
@@ -192,9 +197,7 @@ impl Engine {
 
     /// Sends one command to one run.
     pub async fn command(&self, run_id: &RunId, command: Command) -> Result<Told, Error> {
-        let to_run =
-            ToRun { run_id: run_id.clone(), command, groups: Vec::new(), expected_seq: None, claim_next: None };
-        told(self.asking(What::Run(Box::new(to_run))).await?)
+        told(self.asking(What::Run(Box::new(ToRun::new(run_id.clone(), command)))).await?)
     }
 
     /// Something that a run may wait for has happened.
@@ -235,6 +238,14 @@ impl Engine {
     /// Asks for tasks, and waits for them if the claim says so.
     pub async fn claim(&self, claim: Claim) -> Result<Vec<LeasedTask>, Error> {
         match self.asking(What::Claim(claim)).await? {
+            Answer::Tasks(tasks) => Ok(tasks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The same for an executor that serves every namespace; each task says whose it is.
+    pub async fn claim_anywhere(&self, claim: Claim) -> Result<Vec<LeasedTask>, Error> {
+        match self.asking(What::ClaimAnywhere(claim)).await? {
             Answer::Tasks(tasks) => Ok(tasks),
             other => Err(unexpected(&other)),
         }

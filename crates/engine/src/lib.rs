@@ -1,7 +1,10 @@
 //! The engine of Abide: durable runs without a server. Commands go in, rules decide, one transaction keeps the log and the
 //! state, and only then is anybody answered.
+//!
+//! With the feature `push` the engine also sends `http` steps itself: see `push::Push`.
 
 pub mod archive;
+pub mod callback;
 pub mod carry;
 pub mod clock;
 pub mod doctor;
@@ -12,6 +15,8 @@ pub mod ids;
 pub mod insights;
 pub mod listeners;
 pub mod message;
+#[cfg(feature = "push")]
+pub mod push;
 pub mod reads;
 pub mod request;
 pub mod store;
@@ -23,6 +28,7 @@ mod queue;
 mod worker;
 
 pub use abide_core::run::command::Fault;
+pub use callback::{Delivered, Taken};
 pub use engine::{Engine, Options};
 pub use reads::{Filter, Page, ReadError};
 pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};

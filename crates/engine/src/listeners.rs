@@ -16,6 +16,9 @@ const WRITTEN_EVERY: Span = Span::from_secs(10);
 /// More workers than this on one node are not remembered one by one.
 const MOST: usize = 20_000;
 
+/// Where an executor listens that serves every namespace; no tenant can have this name.
+pub const EVERYWHERE: &str = "*";
+
 #[derive(Debug, Default)]
 pub struct Listeners(Mutex<BTreeMap<(Namespace, Queue, WorkerId), Ear>>);
 
@@ -27,8 +30,9 @@ struct Ear {
 }
 
 impl Listeners {
-    /// A worker has asked for work.
-    pub fn heard(&self, namespace: &Namespace, claim: &Claim, now: Timestamp) {
+    /// A worker has asked for work, in one namespace or in all.
+    pub fn heard(&self, namespace: Option<&Namespace>, claim: &Claim, now: Timestamp) {
+        let namespace = namespace.cloned().unwrap_or_else(|| Namespace::from(EVERYWHERE));
         let mut ears = self.lock();
         for queue in &claim.wanted.queues {
             let key = (namespace.clone(), queue.clone(), claim.worker.clone());
@@ -73,7 +77,8 @@ impl Listeners {
     /// Who listens to a queue, as far as this process has heard.
     pub fn of(&self, namespace: &Namespace, queue: &Queue) -> Vec<Listener> {
         let ears = self.lock();
-        let of_queue = ears.iter().filter(|((of, at, _), _)| of == namespace && at == queue);
+        let of_queue =
+            ears.iter().filter(|((of, at, _), _)| (of == namespace || of.as_str() == EVERYWHERE) && at == queue);
         of_queue
             .map(|((_, _, worker), ear)| Listener {
                 worker: worker.clone(),

@@ -131,7 +131,12 @@ fn bytes_of(asked: &Asked) -> usize {
             _ => 0,
         },
         What::Tidy(tidy) => tidy.runs.iter().map(|run| run.bundle.len()).sum(),
-        What::Claim(_) | What::Reconnected(_) | What::Broken(_) | What::Count(_) => 0,
+        What::Claim(_)
+        | What::ClaimAnywhere(_)
+        | What::Reconnected(_)
+        | What::Broken(_)
+        | What::Count(_)
+        | What::Access(_) => 0,
     };
     // A request is not free even when it carries nothing.
     of_payload + 512
@@ -157,7 +162,7 @@ mod tests {
         let holding = Holding { path: Path::from("a"), task_id: TaskId::from("task_r.1.a"), epoch: Epoch(1) };
         let command = Command::new(Actor::worker("w"), Ask::Heartbeat { holding, progress: None });
         let run_id = RunId::from("run_r");
-        let to_run = ToRun { run_id, command, groups: Vec::new(), expected_seq: None, claim_next: None };
+        let to_run = ToRun::new(run_id, command);
         asked(What::Run(Box::new(to_run)))
     }
 

@@ -11,8 +11,9 @@ use abide_core::explain::{
     Surroundings,
 };
 use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
-use abide_core::run::command::Json;
+use abide_core::run::command::{Json, Rejection};
 use abide_core::run::event::Record as EventRecord;
+use abide_core::run::rerun::{RerunPlan, Source, plan_rerun};
 use abide_core::run::step::{Connection, Proof, Ref, Resource, Step, Wait};
 use abide_core::run::{ConnectionFacts, Working};
 use abide_core::time::Timestamp;
@@ -24,9 +25,9 @@ use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::insights::Insights;
 use crate::listeners::Listeners;
-use crate::request::Error;
-use crate::store::sqlite::{Readers, insights, read};
-use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored};
+use crate::request::{Error, Key, Link, Rerun, RerunVersion};
+use crate::store::sqlite::{Readers, access, insights, read};
+use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored, StoredDefinition};
 
 /// How many children of one run are looked at for a root cause.
 const CHILDREN: usize = 20;
@@ -60,6 +61,26 @@ impl Filter {
 
     pub fn terminal() -> Filter {
         Filter::in_states(RunState::ALL.iter().copied().filter(|state| state.is_terminal()))
+    }
+
+    /// Whether a record is one that this filter finds.
+    pub fn fits(&self, record: &Record) -> bool {
+        let same = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
+        let connection = |(tool, account): &(String, Option<String>)| {
+            record.blocks.iter().any(|block| block.is_on_connection(tool, account.as_deref()))
+        };
+        (self.states.is_empty() || self.states.contains(&record.state))
+            && self.workflow.as_ref().is_none_or(|workflow| *workflow == record.workflow_id)
+            && self.labels.iter().all(|(name, value)| record.labels.get(name) == Some(value))
+            && self.reason.is_none_or(|reason| record.blocking_reason.as_ref().is_some_and(|has| has.kind == reason))
+            && self.failure_kind.is_none_or(|kind| record.failure.as_ref().is_some_and(|has| has.kind == kind))
+            && same(&self.owner_id, &record.owner_id)
+            && same(&self.data_region, &record.data_region)
+            && self.parent.as_ref().is_none_or(|run| record.parent.as_ref().is_some_and(|has| has.run_id == *run))
+            && self.connection.as_ref().is_none_or(connection)
+            && self.step.as_ref().is_none_or(|step| record.step_id.as_ref() == Some(step))
+            && self.created_after.is_none_or(|at| record.created_at >= at)
+            && self.updated_before.is_none_or(|at| record.updated_at < at)
     }
 
     pub fn in_states(states: impl IntoIterator<Item = RunState>) -> Filter {
@@ -100,6 +121,36 @@ pub struct ReceiptView {
     pub name: Option<String>,
     pub external_id: Option<String>,
     pub at: Timestamp,
+}
+
+/// Everything about a run but the bytes of its payloads.
+#[derive(Debug, Serialize)]
+pub struct SupportBundle {
+    /// The version of this form.
+    pub abide: u16,
+    pub made_at: Timestamp,
+    pub record: Record,
+    pub explanation: Explanation,
+    pub steps: Vec<StepView>,
+    pub payloads: Vec<PayloadView>,
+    pub events: Vec<EventRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PayloadView {
+    pub name: String,
+    pub size: usize,
+    pub digest: Digest,
+}
+
+/// A workflow as a list shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkflowView {
+    pub workflow_id: WorkflowId,
+    pub version: u32,
+    pub title: Option<String>,
+    pub definition_hash: Digest,
+    pub created_at: Timestamp,
 }
 
 /// A decision that waits for somebody.
@@ -285,7 +336,7 @@ impl Snapshot<'_> {
         let mut found = read::list(self.db, self.namespace, filter, before, limit + 1)?;
         let more = found.len() > limit;
         found.truncate(limit);
-        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor(*no));
+        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor_of(*no));
         let mut runs = Vec::with_capacity(found.len());
         for (_, run_id) in &found {
             if let Some(loaded) = self.load(run_id)? {
@@ -324,7 +375,7 @@ impl Snapshot<'_> {
     }
 }
 
-fn cursor(no: RunNo) -> String {
+fn cursor_of(no: RunNo) -> String {
     format!("r{no:x}")
 }
 
@@ -365,6 +416,12 @@ impl StepView {
 pub enum ReadError {
     #[error("there is no run {0}")]
     NoRun(RunId),
+    #[error("run {0} has no step {1}")]
+    NoStep(RunId, Path),
+    #[error("there is no workflow {0}")]
+    NoWorkflow(WorkflowId),
+    #[error("{0}")]
+    Refused(Rejection, Option<RunState>),
     #[error(transparent)]
     NotThen(#[from] NotThen),
     #[error("this cursor is not one that a list gave")]
@@ -452,6 +509,19 @@ impl Engine {
         .await
     }
 
+    /// The record as it was at any past instant, from the log.
+    pub async fn run_at(&self, run_id: &RunId, at: At) -> Read<Record> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let head = &loaded.run.head;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            Ok(explain::record_at(&head.run_id, &head.namespace, &log, &definition, &Surroundings::default(), at)?)
+        })
+        .await
+    }
+
     /// A page of runs, newest first.
     pub async fn list(&self, filter: Filter, cursor: Option<&str>, limit: usize) -> Read<Page> {
         if limit == 0 || limit > PAGE {
@@ -488,6 +558,210 @@ impl Engine {
             Ok(steps.iter().map(|step| StepView::of(step, &definition)).collect())
         })
         .await
+    }
+
+    /// One step of a run.
+    pub async fn step(&self, run_id: &RunId, path: &Path) -> Read<StepView> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let found = read::step(snapshot.db, loaded.no, &path)?.ok_or(ReadError::NoStep(run_id, path))?;
+            Ok(StepView::of(&found, &definition))
+        })
+        .await
+    }
+
+    /// Whether a worker in somebody's name holds a lease of a run.
+    pub async fn is_worked_on_by(&self, run_id: &RunId, name: &str) -> Read<bool> {
+        let (run_id, prefix) = (run_id.clone(), format!("{name}/"));
+        self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(false) };
+            let mut leases = loaded.run.open().filter_map(Step::lease);
+            Ok(leases.any(|lease| lease.owner.as_str().starts_with(&prefix)))
+        })
+        .await
+    }
+
+    /// What a rerun would do; nothing is changed.
+    pub async fn plan_rerun(&self, rerun: Rerun) -> Read<RerunPlan> {
+        self.read(move |snapshot| {
+            let run_id = rerun.run_id.clone();
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let started = &loaded.run.head.started;
+            let version = match rerun.version {
+                RerunVersion::Same => Some(started.workflow_version),
+                RerunVersion::Latest => None,
+                RerunVersion::Number(number) => Some(number),
+            };
+            let stored = read::definition(snapshot.db, snapshot.namespace, &started.workflow_id, version)?;
+            let version = stored.ok_or_else(|| ReadError::NoWorkflow(started.workflow_id.clone()))?.version;
+            let target = snapshot.documents.get(snapshot.db, snapshot.namespace, &started.workflow_id, version)?;
+            let own = snapshot.definition(&loaded.run)?;
+            let steps: Vec<Step> = read::steps(snapshot.db, loaded.no)?.iter().map(|step| (**step).clone()).collect();
+            let source = Source { head: &loaded.run.head, steps: &steps, definition: &own };
+            let planned = plan_rerun(source, &target, rerun.from_step.as_deref(), rerun.input.is_some());
+            planned.map(|(plan, _)| plan).map_err(|why| ReadError::Refused(why, loaded.run.head.state))
+        })
+        .await
+    }
+
+    /// The newest version of every workflow.
+    pub async fn workflows(&self) -> Read<Vec<WorkflowView>> {
+        self.read(|snapshot| {
+            let mut views = Vec::new();
+            for (workflow_id, version, created_at) in read::workflows(snapshot.db, snapshot.namespace)? {
+                let definition = snapshot.documents.get(snapshot.db, snapshot.namespace, &workflow_id, version)?;
+                let (title, definition_hash) = (definition.title.clone(), definition.hash);
+                views.push(WorkflowView { workflow_id, version, title, definition_hash, created_at });
+            }
+            Ok(views)
+        })
+        .await
+    }
+
+    /// A document as it was uploaded: one version, or the newest; and what it says.
+    pub async fn workflow(
+        &self,
+        workflow: &WorkflowId,
+        version: Option<u32>,
+    ) -> Read<(StoredDefinition, Arc<Definition>)> {
+        let workflow = workflow.clone();
+        self.read(move |snapshot| {
+            let stored = read::definition(snapshot.db, snapshot.namespace, &workflow, version)?;
+            let stored = stored.ok_or_else(|| ReadError::NoWorkflow(workflow.clone()))?;
+            let definition = snapshot.documents.get(snapshot.db, snapshot.namespace, &workflow, stored.version)?;
+            Ok((stored, definition))
+        })
+        .await
+    }
+
+    /// The document of a run, and all its rows: what a picture of it needs.
+    pub async fn graph(&self, run_id: &RunId) -> Read<(Arc<Definition>, Vec<StepView>)> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let steps = read::steps(snapshot.db, loaded.no)?;
+            Ok((definition.clone(), steps.iter().map(|step| StepView::of(step, &definition)).collect()))
+        })
+        .await
+    }
+
+    /// Everything that is stored of a run.
+    pub async fn bundle(&self, run_id: &RunId) -> Read<Bundle> {
+        let wanted = run_id.clone();
+        let found = self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&wanted)? else { return Ok(None) };
+            Ok(Bundle::of(snapshot.db, loaded.no)?)
+        });
+        match found.await? {
+            Some(bundle) => Ok(bundle),
+            None => self.archived(run_id).await,
+        }
+    }
+
+    /// All keys of the API, of every namespace.
+    pub async fn keys(&self) -> Read<Vec<Key>> {
+        self.read(|snapshot| Ok(access::keys(snapshot.db)?)).await
+    }
+
+    /// What a one-time link is for.
+    pub async fn link(&self, token_hash: Digest) -> Read<Option<Link>> {
+        self.read(move |snapshot| Ok(access::link(snapshot.db, &token_hash)?)).await
+    }
+
+    /// The approval that a step waits for.
+    pub async fn approval(&self, run_id: &RunId, path: &Path) -> Read<Option<ApprovalView>> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            match loaded.run.step(path.as_str()) {
+                Some(step) => Ok(snapshot.approval(&loaded, step)?),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    /// How many runs of each workflow are kept.
+    pub async fn counts_by_workflow(&self) -> Read<BTreeMap<WorkflowId, u64>> {
+        self.read(|snapshot| Ok(read::counts_by_workflow(snapshot.db, snapshot.namespace)?)).await
+    }
+
+    /// How many open runs wait for the same thing, named by the run that is at the end of the chain.
+    pub async fn counts_by_cause(&self) -> Read<BTreeMap<String, u64>> {
+        self.read(|snapshot| Ok(read::counts_by_cause(snapshot.db, snapshot.namespace)?)).await
+    }
+
+    /// When the engine last committed that it serves.
+    pub async fn served_at(&self) -> Read<Timestamp> {
+        self.read(|snapshot| Ok(read::served_at(snapshot.db)?)).await
+    }
+
+    /// Decisions that one run waits for.
+    pub async fn approvals_of(&self, run_id: &RunId) -> Read<Vec<ApprovalView>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
+            let mut views = Vec::new();
+            for step in loaded.run.open() {
+                views.extend(snapshot.approval(&loaded, step)?);
+            }
+            Ok(views)
+        })
+        .await
+    }
+
+    /// A page of the archive, newest first. Of the filters, those count that the archive's rows have: state and workflow.
+    pub async fn list_archived(&self, filter: Filter, cursor: Option<&str>, limit: usize) -> Read<Page> {
+        if limit == 0 || limit > PAGE {
+            return Err(ReadError::BadLimit);
+        }
+        let before = match cursor {
+            Some(text) => parse_cursor(text).ok_or(ReadError::BadCursor)?,
+            None => RunNo::MAX,
+        };
+        let found = self
+            .read(move |snapshot| {
+                let found = read::list_archived(snapshot.db, snapshot.namespace, &filter, before, limit + 1)?;
+                Ok((found, read::position(snapshot.db)?))
+            })
+            .await?;
+        let (mut found, as_of) = found;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor_of(*no));
+        let mut runs = Vec::with_capacity(found.len());
+        for (_, run_id) in &found {
+            runs.push(self.run(run_id).await?);
+        }
+        Ok(Page { runs, next_cursor, as_of })
+    }
+
+    /// One file about a run for whoever helps: record, explanation, steps, log; payloads as digests and sizes alone.
+    pub async fn support_bundle(&self, run_id: &RunId) -> Read<SupportBundle> {
+        let record = self.run(run_id).await?;
+        let bundle = self.bundle(run_id).await?;
+        let now = self.clock().now();
+        let wanted = bundle.run();
+        let definition = self.read(move |snapshot| Ok(snapshot.definition(&wanted)?)).await?;
+        let run = bundle.run();
+        let explanation = explain::explain(&run, &definition, &Surroundings::default(), now);
+        let stored = |(name, bytes): &(String, String)| PayloadView {
+            name: name.clone(),
+            size: bytes.len(),
+            digest: Digest::of(bytes.as_bytes()),
+        };
+        Ok(SupportBundle {
+            abide: 1,
+            made_at: now,
+            record,
+            explanation,
+            steps: bundle.steps.iter().map(|step| StepView::of(step, &definition)).collect(),
+            payloads: bundle.payloads.iter().map(stored).collect(),
+            events: bundle.events,
+        })
     }
 
     /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.

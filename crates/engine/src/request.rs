@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_core::contract::RunState;
+use abide_core::contract::{Failure, RunState, StepState};
 use abide_core::definition::{DefinitionError, Parsed};
 use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, RunId, TaskId, WorkerId, WorkflowId};
 use abide_core::run::OriginKind;
@@ -38,6 +38,8 @@ pub enum What {
     Start(Box<NewRun>),
     Run(Box<ToRun>),
     Claim(Claim),
+    /// For an executor that serves every namespace.
+    ClaimAnywhere(Claim),
     /// A connection works again: everything that waits for it goes on.
     Reconnected(Connection),
     /// A connection is known to be broken: steps that need it wait without calling.
@@ -47,6 +49,45 @@ pub enum What {
     Tidy(Box<Tidy>),
     /// Adds to the numbers what the commits up to a position brought.
     Count(Box<(i64, Added)>),
+    /// Who may come in: keys and one-time links.
+    Access(Box<Access>),
+}
+
+/// A change of who may come in.
+#[derive(Clone, Debug)]
+pub enum Access {
+    AddKey(Key),
+    RevokeKey(String),
+    KeyUsed(String),
+    AddLink(Link),
+}
+
+/// A key of the API, as it is stored: never the key itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    pub key_id: String,
+    pub namespace: Namespace,
+    pub hash: Digest,
+    /// What it may do, as whoever checks it wrote it down.
+    pub grant: String,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// A one-time link to an approval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub token_hash: Digest,
+    pub namespace: Namespace,
+    pub run_id: RunId,
+    pub path: Path,
+    /// Who decides with it.
+    pub whom: String,
+    pub groups: Vec<String>,
+    pub expires_at: Timestamp,
+    pub used_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +132,17 @@ pub struct ToRun {
     /// Refuse when the run has another version.
     pub expected_seq: Option<u64>,
     /// When this completes a task, lease the run's next one to the same worker.
-    pub claim_next: Option<WorkerId>,
+    pub claim_next: bool,
+    /// In whose name a worker reports: only leases whose owner is `NAME/…` are its own.
+    pub held_by: Option<String>,
+    /// The one-time link through which a person decides; it is used up with the decision.
+    pub link: Option<Digest>,
+}
+
+impl ToRun {
+    pub fn new(run_id: RunId, command: Command) -> ToRun {
+        ToRun { run_id, command, groups: Vec::new(), expected_seq: None, claim_next: false, held_by: None, link: None }
+    }
 }
 
 /// A worker asks for tasks.
@@ -140,6 +191,8 @@ pub enum Answer {
     /// How many runs were moved to the archive.
     Archived(u64),
     Counted,
+    /// Who may come in has changed.
+    Admitted,
 }
 
 /// What became of a run.
@@ -153,12 +206,40 @@ pub struct Told {
     pub replayed: bool,
     /// The run's next task, already leased.
     pub task: Option<LeasedTask>,
+    /// What an effect that was asked about has led to already.
+    pub receipt: Option<TaskReceipt>,
+    /// Steps of a coded body that were spoken of, as they are now.
+    pub steps: Vec<BodyStep>,
+}
+
+/// A step of a coded body, as its worker needs it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BodyStep {
+    #[serde(skip)]
+    pub step_id: Path,
+    pub state: StepState,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "maybe_raw")]
+    pub output: Option<Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    pub attempt: u32,
+    pub idempotency_key: Digest,
+    pub receipts: Vec<TaskReceipt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    pub begun_at: Timestamp,
+}
+
+fn by_id<S: serde::Serializer>(steps: &Option<Vec<BodyStep>>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(steps.iter().flatten().map(|step| (&step.step_id, step)))
 }
 
 /// A task under a lease, with everything a worker needs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeasedTask {
     pub task_id: TaskId,
+    #[serde(skip)]
+    pub namespace: Namespace,
     pub run_id: RunId,
     pub step_id: Path,
     pub kind: TaskKind,
@@ -176,7 +257,12 @@ pub struct LeasedTask {
     pub answers: Vec<TaskAnswer>,
     pub workflow_id: WorkflowId,
     pub workflow_version: u32,
-    pub trace_id: String,
+    /// W3C trace context, so that what the worker does is found under the run's trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// Of a body: what is stored already.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_id")]
+    pub steps: Option<Vec<BodyStep>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -230,6 +316,8 @@ pub enum Error {
     Definition(DefinitionError),
     #[error("an open run of this workflow has this unique value already: {0}")]
     NotUnique(RunId),
+    #[error("{owner} holds this lease; only the key that claimed a task may report on it")]
+    NotLeaseOwner { owner: WorkerId },
     #[error("a run id is `run_` and up to 64 letters, digits, `_` or `-`; {0:?} is not")]
     BadRunId(String),
     #[error("this idempotency key was used for another request")]
@@ -260,6 +348,7 @@ impl Error {
             Error::NoWorkflow(_) => "workflow-not-found",
             Error::Definition(error) => error.code(),
             Error::NotUnique(_) => "run-exists",
+            Error::NotLeaseOwner { .. } => "not-lease-owner",
             Error::BadRunId(_) | Error::Invalid(_) => "validation-failed",
             Error::KeyReused => "idempotency-key-reused",
             Error::VersionMismatch { .. } => "version-mismatch",

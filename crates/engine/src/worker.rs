@@ -37,7 +37,7 @@ impl Stop {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::print::{List, age, word};
-use super::server::To;
+use super::remote::To;
 
 #[derive(Debug, Args)]
 pub struct Around {

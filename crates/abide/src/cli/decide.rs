@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::print::{BOLD, plain, print_one, word};
-use super::server::{Stopped, To, json_argument, print_run};
+use super::remote::{Stopped, To, json_argument, print_run};
 use super::watch::follow;
 
 /// Sends a decision and shows what the run is now.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::print::{BOLD, DIM, age, plain, print_one, style_of, word};
-use super::server::To;
+use super::remote::To;
 
 #[derive(Debug, Args)]
 pub struct Explain {

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::Exit;
 use super::print::{List, age, plain, print_one, word};
-use super::server::To;
+use super::remote::To;
 
 #[derive(Debug, Args)]
 pub struct Key {

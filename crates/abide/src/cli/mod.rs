@@ -8,8 +8,11 @@ mod decide;
 mod explain;
 mod finding;
 mod key;
+mod offline;
 mod print;
+mod remote;
 mod runs;
+mod serve;
 mod server;
 mod source;
 mod start;
@@ -38,6 +41,16 @@ enum Command {
     Contract(contract::Contract),
     /// Check workflow documents and name every fault at once
     Validate(validate::Validate),
+    /// Serve runs over HTTP
+    Serve(serve::Serve),
+    /// Check everything that the store can show
+    Doctor(offline::Doctor),
+    /// Copy a store that is in use into a directory that can be opened later
+    Backup(offline::Backup),
+    /// Move runs that ended long enough ago to the archive
+    Archive(offline::Archive),
+    /// Print the OpenAPI document
+    Openapi(serve::Openapi),
     /// Play workflows with stubs in virtual time and compare with what is expected
     Test(test::Test),
     /// Upload workflow documents
@@ -105,6 +118,11 @@ impl Arguments {
         match self.command {
             Command::Contract(contract) => contract.run(),
             Command::Validate(validate) => validate.run(),
+            Command::Serve(serve) => serve.run(),
+            Command::Doctor(doctor) => doctor.run(),
+            Command::Backup(backup) => backup.run(),
+            Command::Archive(archive) => archive.run(),
+            Command::Openapi(openapi) => openapi.run(),
             Command::Test(test) => test.run(),
             Command::Apply(apply) => apply.run(),
             Command::Start(start) => start.run(),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::print::{BOLD, DIM, List, Shape, age, plain, print_one, style_of, table, width, word, write_json};
-use super::server::{Stopped, To};
+use super::remote::{Stopped, To};
 use super::start::pair;
 
 #[derive(Debug, Args)]

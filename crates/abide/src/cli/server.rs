@@ -1,199 +1,176 @@
-//! Commands that ask a server: where it is, in whose name, and how its refusals are told.
+//! What every server needs: where its data is, where it listens, what it may call, and how it starts and stops.
 
-use std::future::Future;
-use std::io::{self, Write};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use abide_api::{Code, Problem};
-use abide_client::{Answer, Call, Client, Error, Method};
-use clap::Args;
-use serde_json::Value;
+use abide_core::contract::RunState;
+use abide_core::definition::parse_duration;
+use abide_engine::archive::Retention;
+use abide_engine::push::{Allow, Push, PushOptions, Secrets, SigningSecret};
+use abide_engine::{Engine, Options, Stop};
 
-use super::Exit;
-use super::finding::BAD;
-use super::print::{Shape, plain, word, write_json};
+use crate::http::{Api, Server, Settings, serve};
 
-/// Which server, and what to print.
-#[derive(Clone, Debug, Args)]
-pub struct To {
-    /// Where the server is
-    #[arg(
-        long,
-        env = "ABIDE_SERVER",
-        default_value = "http://127.0.0.1:7070",
-        value_name = "URL",
-        help_heading = "Server"
-    )]
-    pub server: String,
-    /// In whose name to ask
-    #[arg(long, env = "ABIDE_API_KEY", hide_env_values = true, value_name = "KEY", help_heading = "Server")]
-    pub api_key: Option<String>,
-    /// What to print
-    #[arg(short, long, value_enum, default_value_t)]
-    pub output: Shape,
+/// Where the data is.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Store {
+    /// Directory of the embedded store
+    #[arg(long, value_name = "DIR", env = "ABIDE_DATA", default_value = "abide-data")]
+    pub data: PathBuf,
+    /// Where runs are kept: `sqlite` is the directory above
+    #[arg(long, value_name = "STORE", env = "ABIDE_STORE", default_value = "sqlite", value_parser = ["sqlite"])]
+    pub store: String,
+    /// How long runs stay before they are archived, by state
+    #[arg(long, value_name = "STATE=TIME,…", env = "ABIDE_RETAIN", value_parser = retention)]
+    pub retain: Option<Retention>,
 }
 
-/// Why a command ends early.
-#[derive(Debug, thiserror::Error)]
-pub enum Stopped {
-    #[error(transparent)]
-    Asking(#[from] Error),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// What was asked on the command line cannot be.
-    #[error("{0}")]
-    Usage(String),
-}
-
-impl To {
-    pub fn client(&self) -> Result<Client, Stopped> {
-        let client = Client::new(&self.server).map_err(|error| Stopped::Usage(error.to_string()))?.with_retries(2);
-        Ok(match &self.api_key {
-            Some(key) => client.with_key(key.trim()),
-            None => client,
-        })
-    }
-
-    pub fn get(&self, segments: &[&str]) -> Result<Call, Stopped> {
-        Ok(self.client()?.call(Method::GET, segments))
-    }
-
-    pub fn post(&self, segments: &[&str]) -> Result<Call, Stopped> {
-        Ok(self.client()?.call(Method::POST, segments))
-    }
-
-    /// Runs a command that asks, and says why when there is no answer. One thread is enough for a question.
-    pub fn run<F>(&self, asking: F) -> io::Result<Exit>
-    where
-        F: Future<Output = Result<Exit, Stopped>>,
-    {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let outcome = runtime.block_on(asking);
-        // A question that is still under way must not hold up the end.
-        runtime.shutdown_background();
-        self.ended(outcome)
-    }
-
-    pub fn ended(&self, outcome: Result<Exit, Stopped>) -> io::Result<Exit> {
-        match outcome {
-            Ok(exit) => Ok(exit),
-            Err(Stopped::Io(error)) => Err(error),
-            Err(Stopped::Usage(message)) => {
-                anstream::eprintln!("{BAD}error{BAD:#}: {}", plain(&message));
-                Ok(Exit::Usage)
-            }
-            Err(Stopped::Asking(error)) => self.told(&error),
-        }
-    }
-
-    fn told(&self, error: &Error) -> io::Result<Exit> {
-        let mut err = anstream::stderr().lock();
-        match error {
-            Error::Refused(problem) if self.output != Shape::Table => {
-                write_json(&mut err, &serde_json::to_string(problem)?)?;
-                Ok(Exit::Refused)
-            }
-            Error::Refused(problem) => {
-                write_refusal(&mut err, problem)?;
-                Ok(Exit::Refused)
-            }
-            Error::Unreachable { server, cause } => {
-                writeln!(err, "{BAD}error{BAD:#}: {} cannot be reached: {}", plain(server), plain(cause))?;
-                writeln!(err, "  Is it running? `abide dev` starts one here; --server or ABIDE_SERVER name another.")?;
-                Ok(Exit::Unreachable)
-            }
-            Error::Unreadable { .. } => {
-                writeln!(err, "{BAD}error{BAD:#}: {}", plain(&error.to_string()))?;
-                writeln!(err, "  Something else may be listening there, or a server of another version.")?;
-                Ok(Exit::Unreachable)
-            }
-            Error::Invalid(message) => {
-                writeln!(err, "{BAD}error{BAD:#}: {}", plain(message))?;
-                Ok(Exit::Usage)
-            }
-        }
+impl Store {
+    pub fn open(&self) -> io::Result<Engine> {
+        let retention = self.retain.clone().unwrap_or_default();
+        Engine::open_with(&self.data, Options { retention, ..Options::default() }).map_err(io::Error::other)
     }
 }
 
-/// Title, detail, each field, what is possible instead, and what to do next.
-fn write_refusal(err: &mut impl Write, problem: &Problem) -> io::Result<()> {
-    writeln!(err, "{BAD}refused{BAD:#}: {} ({})", plain(&problem.title), plain(&problem.code))?;
-    if !problem.detail.is_empty() {
-        writeln!(err, "  {}", plain(&problem.detail))?;
-    }
-    for error in problem.errors.iter().filter(|error| error.detail != problem.detail) {
-        writeln!(err, "  {}: {}", plain(&error.pointer), plain(&error.detail))?;
-    }
-    if let Some(state) = problem.more.get("current_state") {
-        writeln!(err, "  The run is {}.", word(state))?;
-    }
-    match problem.more.get("allowed").and_then(Value::as_array) {
-        Some(allowed) if !allowed.is_empty() => {
-            let allowed: Vec<String> = allowed.iter().map(word).collect();
-            writeln!(err, "  Possible now: {}", allowed.join(", "))?;
-        }
-        _ => {}
-    }
-    if let Some(code) = Code::parse(&problem.code) {
-        writeln!(err, "  {}", code.means())?;
-    }
-    if !problem.request_id.is_empty() {
-        writeln!(err, "  (request {})", plain(&problem.request_id))?;
-    }
-    Ok(())
+fn retention(text: &str) -> Result<Retention, String> {
+    text.split(',').try_fold(Retention::default(), |retention, pair| {
+        let (state, time) = pair.split_once('=').ok_or("write STATE=TIME, as succeeded=7d")?;
+        let state = RunState::parse(state.trim()).filter(|state| state.is_terminal());
+        let state = state.ok_or("only succeeded, completed_with_warnings, failed and canceled are archived")?;
+        Ok(retention.with(state, parse_duration(time.trim())?))
+    })
 }
 
-/// JSON of an option: the text itself, `@FILE`, or `-` for standard input.
-pub fn json_argument(name: &str, text: &str) -> Result<abide_api::Raw, Stopped> {
-    let read = match (text, text.strip_prefix('@')) {
-        ("-", _) => io::read_to_string(io::stdin().lock()),
-        (_, Some(path)) => std::fs::read_to_string(path),
-        _ => Ok(text.to_owned()),
-    };
-    let json = read.map_err(|error| Stopped::Usage(format!("{name} {text}: {error}")))?;
-    abide_api::raw(json.trim()).map_err(|error| {
-        let hint = match text.starts_with(['{', '[', '"', '@', '-']) {
-            true => "",
-            false => "; text needs quotes inside: '\"text\"', and a file an @ before it",
+/// Where it listens, and what it may call.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Network {
+    /// Address to listen on; anything but loopback needs keys
+    #[arg(long, value_name = "ADDR", env = "ABIDE_LISTEN", default_value = "127.0.0.1:7070")]
+    pub listen: String,
+    /// How others reach this server: base of links and callbacks
+    #[arg(long, value_name = "URL", env = "ABIDE_PUBLIC_URL")]
+    pub public_url: Option<String>,
+    /// Secrets of `http` steps, one NAME=VALUE a line; ABIDE_SECRET_NAME works too
+    #[arg(long, value_name = "FILE", env = "ABIDE_SECRETS")]
+    pub secrets: Option<PathBuf>,
+    /// Secret with which `http` steps are signed (`whsec_…`); twice while receivers change over
+    #[arg(long, value_name = "SECRET", env = "ABIDE_SIGNING_SECRET", hide_env_values = true)]
+    pub signing_secret: Vec<String>,
+    /// Another name by which this server may be called
+    #[arg(long, value_name = "HOST", env = "ABIDE_ALLOW_HOST", value_delimiter = ',')]
+    pub allow_host: Vec<String>,
+    /// Origin of a page that may call this server
+    #[arg(long, value_name = "ORIGIN", env = "ABIDE_ALLOW_ORIGIN", value_delimiter = ',')]
+    pub allow_origin: Vec<String>,
+    /// Host, address or network that `http` steps may call though it is not public
+    #[arg(long, value_name = "TARGET", env = "ABIDE_ALLOW_TARGET", value_delimiter = ',')]
+    pub allow_target: Vec<String>,
+    /// How the log is written
+    #[arg(long, value_name = "FORM", env = "ABIDE_LOG_FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub log_format: String,
+}
+
+/// A server that is ready and does not answer yet.
+pub struct Prepared {
+    pub server: Server,
+    pub api: Arc<Api>,
+    push: Push,
+}
+
+impl Network {
+    /// Binds before anything else, so that a wrong address is said at once.
+    pub async fn prepare(&self, engine: Engine) -> io::Result<Prepared> {
+        let server = Server::bind(&self.listen).await?;
+        let address = server.address;
+        let public_url = match &self.public_url {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => format!("http://{address}"),
         };
-        Stopped::Usage(format!("{name} is not JSON: {error}{hint}"))
-    })
-}
-
-/// The record of a run, after something was done to it.
-pub fn print_run(answer: &Answer, shape: Shape, done: &str) -> io::Result<()> {
-    super::print::print_one(answer, shape, "run_id", |out, run| {
-        let style = super::print::style_of(run["state"].as_str().unwrap_or_default());
-        writeln!(out, "{} {done}: {style}{}{style:#}", word(&run["run_id"]), word(&run["state"]))?;
-        match word(&run["summary"]) {
-            summary if summary.is_empty() => Ok(()),
-            summary => writeln!(out, "  {summary}"),
+        let settings = Settings {
+            hosts: self.hosts(address, &public_url),
+            origins: self.allow_origin.iter().cloned().collect(),
+            targets: Allow::parse(&self.allow_target).map_err(io::Error::other)?,
+            public_url: public_url.clone(),
+        };
+        let push = Push::new(engine.clone(), self.push_options(public_url)?).map_err(io::Error::other)?;
+        let api = Api::new(engine, settings).await.map_err(io::Error::other)?;
+        if !address.ip().is_loopback() && !api.keys.is_used() {
+            return Err(io::Error::other(format!(
+                "{address} can be reached by others, and no key is configured: everybody would be admin. \
+                 Make one first: abide key create admin --role admin --data DIR, or listen on 127.0.0.1"
+            )));
         }
-    })
+        Ok(Prepared { server, api, push })
+    }
+
+    fn push_options(&self, public_url: String) -> io::Result<PushOptions> {
+        let mut secrets = Secrets::from_environment();
+        if let Some(file) = &self.secrets {
+            secrets = secrets.and_file(file).map_err(io::Error::other)?;
+        }
+        let signing = self.signing_secret.iter().map(|text| text.parse::<SigningSecret>());
+        let signing = signing.collect::<Result<_, _>>().map_err(io::Error::other)?;
+        let allow = self.allow_target.clone();
+        Ok(PushOptions { public_url: Some(public_url), secrets, signing, allow, ..PushOptions::default() })
+    }
+
+    /// Names that mean this server. Bound to all addresses, only what was named counts beside loopback.
+    fn hosts(&self, address: SocketAddr, public_url: &str) -> BTreeSet<String> {
+        let mut hosts: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(Into::into).into();
+        if !address.ip().is_unspecified() {
+            hosts.insert(address.ip().to_string());
+        }
+        let public = public_url.split_once("://").map_or(public_url, |(_, rest)| rest);
+        let public = public.split(['/', ':']).next().unwrap_or(public);
+        hosts.insert(public.trim_matches(['[', ']']).to_owned());
+        hosts.extend(self.allow_host.iter().cloned());
+        hosts
+    }
+
+    /// What happens goes to standard error: one line each, or one JSON object each.
+    pub fn log(&self) {
+        use tracing_subscriber::EnvFilter;
+        let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+        let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+        // A logger that is there already is as good.
+        let _ = match self.log_format.as_str() {
+            "json" => builder.json().try_init(),
+            _ => builder.with_ansi(false).try_init(),
+        };
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_says_what_is_possible_and_what_helps() {
-        let problem = Problem::new(Code::RunTerminal, "The run has ended as failed.\u{1b}[2J")
-            .with("current_state", "failed")
-            .with("allowed", serde_json::json!(["retry", "rerun"]));
-        let mut text = Vec::new();
-        write_refusal(&mut text, &problem).expect("it is written");
-        let text = String::from_utf8(text).expect("text");
-        assert_eq!(
-            anstream::adapter::strip_str(&text).to_string(),
-            "refused: The run has ended (run-terminal)\n  The run has ended as failed.\n  The run is failed.\n  Possible \
-             now: retry, rerun\n  A run that has ended never changes. `retry` or `rerun` make a new one from it.\n"
-        );
+impl Prepared {
+    /// Serves until a signal comes; what is under way is finished, and everything acknowledged is on disk.
+    pub async fn run(self) -> io::Result<()> {
+        let Prepared { server, api, push } = self;
+        let engine = api.engine.clone();
+        let stopper: Stop = push.stopper();
+        let pushing = tokio::spawn(push.run());
+        serve(server, api, asked_to_stop()).await;
+        tracing::info!("stopping");
+        stopper.now();
+        engine.shutdown().await;
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(5), pushing).await;
+        Ok(())
     }
+}
 
-    #[test]
-    fn json_on_the_command_line_is_kept_as_written() {
-        assert_eq!(json_argument("--input", " {\"a\": 1.50} ").expect("JSON").get(), "{\"a\": 1.50}");
-        let Err(Stopped::Usage(message)) = json_argument("--input", "hello") else { panic!("it is no JSON") };
-        assert!(message.contains("quotes"), "{message}");
+/// SIGTERM or ctrl-c.
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
     }
+}
+
+/// Blocks on a future with a runtime of its own.
+pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(future))
 }

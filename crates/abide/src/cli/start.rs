@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::Exit;
 use super::finding::{GOOD, ODD, write_refusal};
 use super::print::{Shape, plain, print_one, word, write_json};
-use super::server::{Stopped, To, json_argument, print_run};
+use super::remote::{Stopped, To, json_argument, print_run};
 use super::source::Source;
 use super::watch::follow;
 

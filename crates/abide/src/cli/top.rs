@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::print::{age, table, width, word};
-use super::server::{Stopped, To};
+use super::remote::{Stopped, To};
 
 #[derive(Debug, Args)]
 pub struct Top {

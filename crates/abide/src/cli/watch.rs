@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::Exit;
 use super::print::{Shape, plain, style_of, write_json};
-use super::server::{Stopped, To};
+use super::remote::{Stopped, To};
 
 #[derive(Debug, Args)]
 pub struct Watch {
@@ -30,7 +30,7 @@ impl Watch {
             }
             let answer = self.to.client()?.call(Method::GET, &["v1", "runs", &self.run_id]).send().await?;
             let run: Run = answer.json()?;
-            super::server::print_run(&answer, self.to.output, "is")?;
+            super::remote::print_run(&answer, self.to.output, "is")?;
             Ok(exit_of(&run))
         })
     }

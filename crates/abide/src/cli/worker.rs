@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 
 use super::Exit;
 use super::print::plain;
-use super::server::{Stopped, To};
+use super::remote::{Stopped, To};
 
 #[derive(Debug, Args)]
 pub struct Worker {

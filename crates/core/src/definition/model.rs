@@ -110,6 +110,21 @@ pub enum Action {
     Signal(SignalWait),
 }
 
+impl Action {
+    /// What the step is, in one word of the document.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Task { .. } => "task",
+            Action::Http(_) => "http",
+            Action::Approval(_) => "approval",
+            Action::Child { .. } => "child",
+            Action::JoinChild { .. } => "join_child",
+            Action::Sleep(_) => "sleep",
+            Action::Signal(_) => "signal",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Http {
     pub method: String,

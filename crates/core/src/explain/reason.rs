@@ -102,6 +102,16 @@ pub enum Detail {
     Plain {},
 }
 
+impl Reason {
+    /// Whether it waits for this tool, and account.
+    pub fn is_on_connection(&self, wanted: &str, of: Option<&str>) -> bool {
+        match &self.detail {
+            Detail::Auth { tool, account, .. } => tool == wanted && of.is_none_or(|of| of == account),
+            _ => false,
+        }
+    }
+}
+
 impl View<'_> {
     /// Why the run as a whole does not move; nothing when it does, or has ended.
     pub fn reason(&self) -> Option<Reason> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::event::{Entered, Event, Fact, Record, Unreadable};
-use super::step::{Answered, ItemFailure, Lease, Live, NamedEffect, Place, Role, Step, TaskKind, Wait};
+use super::step::{Answered, Callback, ItemFailure, Lease, Live, NamedEffect, Place, Role, Step, TaskKind, Wait};
 use super::{Brief, Detached, Finally, Head, Mail, OneStep, Phase, Working, limits};
 use crate::contract::{BodyState, FailureClass, Refused, RunState, StepState, TaskState, lookup};
 use crate::ids::{Digest, Path};
@@ -483,7 +483,13 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             }
         }
         Fact::CallbackMade(callback) => {
-            step.callbacks.retain(|known| known.name != callback.name);
+            // Who makes a callback anew lost the address of the first, but the tool did not: either answer counts. One
+            // that the step got already does not answer the next question of that name.
+            let answers = &step.answers;
+            let was_delivered = |known: &Callback| {
+                known.answer.is_some() && answers.iter().any(|answer| answer.payload == known.answer)
+            };
+            step.callbacks.retain(|known| known.name != callback.name || !was_delivered(known));
             push_bounded(&mut step.callbacks, callback.clone());
         }
         Fact::CallbackAnswered { token_hash, payload } => {

@@ -493,6 +493,7 @@ impl Head {
     }
 }
 
+pub use decide::flow::PUSH;
 pub use decide::http::{CALLBACK_PLACEHOLDER, placeholder};
 pub use decide::operator::resolutions;
 

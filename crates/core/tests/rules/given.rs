@@ -26,7 +26,9 @@ pub enum Act {
     Heartbeat(&'static str),
     Effect(&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>),
     Stopped(&'static str),
+    /// A callback with a name, whose token is the name, or another.
     Callback(&'static str, &'static str),
+    CallbackAt(&'static str, &'static str, &'static str),
     /// The worker of this path dies: time goes on until its lease is lost.
     Lose(&'static str),
     /// Time passes; the sweep wakes the run whenever it asked for it.
@@ -306,8 +308,9 @@ impl Given {
             Act::Block(path, on) => self.as_worker(path, |holding| Ask::Block { holding, on, message: None }),
             Act::Heartbeat(path) => self.as_worker(path, |holding| Ask::Heartbeat { holding, progress: None }),
             Act::Stopped(path) => self.as_worker(path, |holding| Ask::Canceled { holding }),
-            Act::Callback(path, name) => {
-                let (name, token_hash) = (name.to_owned(), Digest::of(name.as_bytes()));
+            Act::Callback(path, name) => self.act(Act::CallbackAt(path, name, name)),
+            Act::CallbackAt(path, name, token) => {
+                let (name, token_hash) = (name.to_owned(), Digest::of(token.as_bytes()));
                 self.as_worker(path, |holding| Ask::Callback { holding, name, token_hash, expires_in: None })
             }
             Act::Effect(path, name, id, result) => self.as_worker(path, |holding| Ask::Effect {

@@ -174,6 +174,37 @@ fn a_callback_that_comes_before_the_wait_is_kept() {
 }
 
 #[test]
+fn a_callback_that_is_made_anew_can_be_answered_at_both_addresses() {
+    let wait = || blocked("a", BlockOn::Callback { name: "job".into(), deadline: None });
+    let made_twice = || {
+        let made = steps(&["a"]).after([claimed("a"), Act::Callback("a", "job"), Act::Lose("a")]);
+        made.after([claimed("a"), Act::CallbackAt("a", "job", "second")])
+    };
+    for token in ["job", "second"] {
+        made_twice().after([wait()]).when(answer(token)).then([
+            "callback.answered",
+            "answer.delivered",
+            "task.issued",
+            "run.queued",
+        ]);
+    }
+    let early = made_twice().when(answer("job")).then_reply(Reply::Recorded);
+    early.when(wait()).then(["task.blocked", "step.blocked", "answer.delivered", "task.issued", "run.queued"]);
+}
+
+#[test]
+fn an_answer_that_was_delivered_does_not_answer_the_next_question_of_its_name() {
+    let wait = || blocked("a", BlockOn::Callback { name: "job".into(), deadline: None });
+    steps(&["a"])
+        .after([claimed("a"), Act::Callback("a", "job"), wait(), answer("job"), claimed("a")])
+        .after([Act::CallbackAt("a", "job", "second")])
+        .when(wait())
+        .then(["task.blocked", "step.blocked", "run.waiting_on_tool"])
+        .when(answer("second"))
+        .then(["callback.answered", "answer.delivered", "task.issued", "run.queued"]);
+}
+
+#[test]
 fn an_unknown_callback_is_refused() {
     steps(&["a"]).when(answer("nothing")).then_rejected("not-found");
 }

@@ -1,12 +1,12 @@
 //! Claims: many tasks at once, by priority and age. A worker that finds nothing waits here, and is served in the very
 //! transaction that makes a task ready.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use abide_core::ids::{Namespace, Path, TaskId, WorkerId};
+use abide_core::ids::{Digest, Namespace, Path, TaskId, WorkerId};
 use abide_core::run::command::{Actor, Ask, Command, Json, Reply};
-use abide_core::run::step::{Ref, Step, Task};
-use abide_core::run::{Need, idempotency_key, row_of};
+use abide_core::run::step::{Ref, Step, Task, TaskKind};
+use abide_core::run::{Need, PUSH, idempotency_key, row_of};
 use abide_core::time::{Span, Timestamp};
 
 use super::open::Open;
@@ -21,11 +21,18 @@ const MOST_PARKED: usize = 50_000;
 /// A worker that waits for a task.
 #[derive(Debug)]
 pub(super) struct Parked {
-    pub namespace: Namespace,
+    /// None: it serves them all.
+    pub namespace: Option<Namespace>,
     pub claim: Claim,
     reply: tokio::sync::oneshot::Sender<Result<Answer, Error>>,
     /// It was not looked at yet.
     new: bool,
+}
+
+impl Parked {
+    fn serves(&self, namespace: &Namespace) -> bool {
+        self.namespace.as_ref().is_none_or(|of| of == namespace)
+    }
 }
 
 /// What one of the waiting workers got.
@@ -36,15 +43,20 @@ impl<S: Store> Lane<S> {
     pub(super) fn park_claims(&mut self, asked: Vec<Asked>) -> Vec<Asked> {
         let mut others = Vec::with_capacity(asked.len());
         for one in asked {
-            match one.request.what {
-                What::Claim(_) if self.parked.len() >= MOST_PARKED => drop(one.reply.send(Err(Error::Overloaded))),
-                What::Claim(claim) => {
-                    let namespace = one.request.namespace;
-                    self.listeners.heard(&namespace, &claim, self.clock.now());
-                    self.parked.push(Parked { namespace, claim, reply: one.reply, new: true });
+            let (namespace, claim) = match one.request.what {
+                What::Claim(claim) => (Some(one.request.namespace), claim),
+                What::ClaimAnywhere(claim) => (None, claim),
+                _ => {
+                    others.push(one);
+                    continue;
                 }
-                _ => others.push(one),
+            };
+            if self.parked.len() >= MOST_PARKED {
+                drop(one.reply.send(Err(Error::Overloaded)));
+                continue;
             }
+            self.listeners.heard(namespace.as_ref(), &claim, self.clock.now());
+            self.parked.push(Parked { namespace, claim, reply: one.reply, new: true });
         }
         // Who went away gets nothing: the task would wait for a lease that nobody uses.
         self.parked.retain(|parked| !parked.reply.is_closed());
@@ -61,12 +73,19 @@ impl<S: Store> Lane<S> {
             let hopeful = parked.new
                 || again
                 || parked.claim.wanted.queues.iter().any(|queue| {
-                    batch.ready.iter().any(|(namespace, ready)| *namespace == parked.namespace && ready == queue)
+                    batch.ready.iter().any(|(namespace, ready)| parked.serves(namespace) && ready == queue)
                 });
             if !hopeful {
                 continue;
             }
-            let (namespace, claim) = (parked.namespace.clone(), parked.claim.clone());
+            let claim = parked.claim.clone();
+            let Some(namespace) = parked.namespace.clone() else {
+                let tasks = self.claim_anywhere(batch, &claim)?;
+                if !tasks.is_empty() {
+                    served.push((at, tasks));
+                }
+                continue;
+            };
             if let Some(tasks) = self.claimed_before(batch, &namespace, &claim)? {
                 served.push((at, tasks));
                 continue;
@@ -74,7 +93,9 @@ impl<S: Store> Lane<S> {
             let line = match lines.iter().position(|line| line.is_for(&namespace, &claim.wanted)) {
                 Some(line) => line,
                 None => {
-                    let same = |other: &&Parked| other.namespace == namespace && other.claim.wanted == claim.wanted;
+                    let same = |other: &&Parked| {
+                        other.namespace.as_ref() == Some(&namespace) && other.claim.wanted == claim.wanted
+                    };
                     let limit = self.parked.iter().filter(same).map(|other| other.claim.max).sum::<usize>();
                     lines.push(Line::new(
                         &namespace,
@@ -91,6 +112,29 @@ impl<S: Store> Lane<S> {
             }
         }
         Ok(served)
+    }
+
+    /// Each namespace that has something gets an equal share, and another one is the first each time: no tenant can keep
+    /// the others waiting.
+    fn claim_anywhere(&mut self, batch: &mut Batch, claim: &Claim) -> Stored<Vec<LeasedTask>> {
+        let mut namespaces = BTreeSet::new();
+        for queue in &claim.wanted.queues {
+            namespaces.extend(self.store.namespaces_of(queue)?);
+        }
+        let mut namespaces: Vec<Namespace> = namespaces.into_iter().collect();
+        if namespaces.is_empty() {
+            return Ok(Vec::new());
+        }
+        let count = namespaces.len();
+        let first = usize::try_from(self.last_batch).unwrap_or_default() % count;
+        namespaces.rotate_left(first);
+        let mut tasks = Vec::new();
+        for namespace in &namespaces {
+            let max = claim.max.div_ceil(count).min(claim.max - tasks.len());
+            let mut line = Line::new(namespace, &claim.wanted, self.store.ready(namespace, &claim.wanted, max)?);
+            tasks.extend(self.claim_from(batch, &mut line, &Claim { max, ..claim.clone() })?);
+        }
+        Ok(tasks)
     }
 
     fn claim_from(&mut self, batch: &mut Batch, line: &mut Line, claim: &Claim) -> Stored<Vec<LeasedTask>> {
@@ -193,7 +237,7 @@ impl<S: Store> Lane<S> {
         }
         let ids: Vec<&TaskId> = tasks.iter().map(|task| &task.task_id).collect();
         let answer = serde_json::to_string(&ids).map_err(|error| StoreError::Failed(error.to_string()))?;
-        let digest = abide_core::ids::Digest::of(key.as_bytes());
+        let digest = Digest::of(key.as_bytes());
         batch.keep(namespace, &key, Kept { digest, answer, at: batch.now });
         Ok(())
     }
@@ -231,12 +275,17 @@ impl<S: Store> Lane<S> {
             step.task.as_ref().and_then(|task| Some((task, task.lease.as_ref()?))).ok_or_else(missing)?;
         let input = self.bytes(open, &task.input)?;
         let (receipts, answers) = (self.receipts(open, &step)?, self.answers(open, &step)?);
+        let steps = match task.kind {
+            TaskKind::Body => Some(self.stored_steps(open)?),
+            TaskKind::Step | TaskKind::Reconcile | TaskKind::Compensate => None,
+        };
         let head = &open.run.head;
         let path = path_of(task);
         // A probe looks for what the step (or the undo) did, so it carries that key.
         let keyed = Path::from(path.as_str().strip_suffix(".probe").unwrap_or(path.as_str()));
         Ok(LeasedTask {
             task_id: task.id.clone(),
+            namespace: head.namespace.clone(),
             run_id: head.run_id.clone(),
             kind: task.kind,
             handler: task.handler.clone(),
@@ -251,12 +300,13 @@ impl<S: Store> Lane<S> {
             answers,
             workflow_id: head.started.workflow_id.clone(),
             workflow_version: head.started.workflow_version,
-            trace_id: head.started.trace_id.clone(),
+            traceparent: traceparent(&head.started.trace_id, task),
+            steps,
             step_id: path,
         })
     }
 
-    fn receipts(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskReceipt>> {
+    pub(super) fn receipts(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskReceipt>> {
         let own = step.receipt.iter().map(|receipt| (None, receipt));
         let named =
             step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
@@ -281,10 +331,17 @@ impl<S: Store> Lane<S> {
             let (on, name, by, at) = (answer.on.clone(), answer.name.clone(), answer.by.clone(), answer.at);
             answers.push(TaskAnswer { on, name, payload, by, at });
         }
+        // What is sent out again after a crash may have been answered by now.
+        let pushed = step.task.as_ref().is_some_and(|task| task.handler.as_str() == PUSH);
+        for callback in step.callbacks.iter().filter(|_| pushed) {
+            let Some(answer) = &callback.answer else { continue };
+            let (name, payload) = (Some(callback.name.clone()), Some(self.bytes(open, answer)?));
+            answers.push(TaskAnswer { on: "tool".into(), name, payload, by: None, at: self.now });
+        }
         Ok(answers)
     }
 
-    fn bytes(&mut self, open: &Open, reference: &Ref) -> Stored<Json> {
+    pub(super) fn bytes(&mut self, open: &Open, reference: &Ref) -> Stored<Json> {
         if let Some(json) = open.run.payloads.get(&reference.name) {
             return Ok(json.clone());
         }
@@ -319,6 +376,13 @@ fn claim_key(worker: &WorkerId, claim_id: &str) -> String {
 /// The path that a task was issued for: of a probe or an undo, their own.
 fn path_of(task: &Task) -> Path {
     task.id.place().map_or_else(|| Path::from(""), |(_, path)| path)
+}
+
+/// The run's trace, with a span that is the task's own.
+fn traceparent(trace_id: &str, task: &Task) -> Option<String> {
+    let is_trace = trace_id.len() == 32 && trace_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let span = Digest::of(task.id.as_str().as_bytes()).to_string();
+    is_trace.then(|| format!("00-{trace_id}-{}-01", &span[span.len() - 16..]))
 }
 
 fn is_leased(batch: &Batch, key: &RunKey, row: &Path) -> bool {

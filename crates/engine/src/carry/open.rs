@@ -113,6 +113,8 @@ impl Open {
             reply,
             replayed,
             task: None,
+            receipt: None,
+            steps: Vec::new(),
         }
     }
 

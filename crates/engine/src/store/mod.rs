@@ -16,6 +16,7 @@ use abide_core::run::{ConnectionFacts, LateAnswer, Need, Started, Working};
 use abide_core::time::Timestamp;
 
 use crate::message::Message;
+use crate::request::{Access, Link};
 
 /// A run's number inside the store: small, and in the order of the starts, so that its rows lie together.
 pub type RunNo = i64;
@@ -116,6 +117,9 @@ pub struct Writes {
     pub pruned: Option<(Timestamp, Timestamp)>,
     /// What the commits up to a position add to the numbers.
     pub counted: Option<(i64, crate::insights::Added)>,
+    /// Who may come in.
+    pub access: Vec<(Access, Timestamp)>,
+    pub links_used: Vec<(Digest, Timestamp)>,
 }
 
 /// A run, packed.
@@ -154,6 +158,8 @@ impl Writes {
             && self.archived.is_empty()
             && self.pruned.is_none()
             && self.counted.is_none()
+            && self.access.is_empty()
+            && self.links_used.is_empty()
     }
 }
 
@@ -264,6 +270,8 @@ pub trait Store: Send {
     fn next_wake(&mut self) -> Stored<Option<Timestamp>>;
     /// By priority, then by age.
     fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>>;
+    /// The namespaces that have tasks in a queue.
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>>;
     /// Messages that wait, in the order in which they were written.
     fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>>;
     /// Waits that a reconnect released and whose runs have not heard of it.
@@ -283,6 +291,8 @@ pub trait Store: Send {
     fn waiting_for(&mut self, namespace: &Namespace, connection: &Connection) -> Stored<u64>;
     /// The last lease that was given for a path, and to whom.
     fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>>;
+    /// A one-time link to an approval.
+    fn link(&mut self, token_hash: &Digest) -> Stored<Option<Link>>;
     /// Since when an engine has served without a gap, and when it last did.
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>>;
     fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored;

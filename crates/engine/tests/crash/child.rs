@@ -373,6 +373,6 @@ impl Load {
 pub async fn signal(engine: &Engine, run: &RunId) -> Result<abide_engine::Told, abide_engine::Error> {
     let ask = Ask::Signal { name: "go".into(), payload: "{}".into() };
     let command = Command::new(Actor::user("ben"), ask);
-    let to_run = ToRun { run_id: run.clone(), command, groups: Vec::new(), expected_seq: None, claim_next: None };
+    let to_run = ToRun::new(run.clone(), command);
     work::keyed(engine, &format!("go-{run}"), What::Run(Box::new(to_run))).await
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::contract::RunState;
-use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
@@ -253,6 +253,11 @@ impl Store for Faulty {
         self.inner.ready(namespace, wanted, limit)
     }
 
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>> {
+        self.strike()?;
+        self.inner.namespaces_of(queue)
+    }
+
     fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
         self.strike()?;
         self.inner.posted(limit)
@@ -296,6 +301,11 @@ impl Store for Faulty {
     fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
         self.strike()?;
         self.inner.last_claim(no, path)
+    }
+
+    fn link(&mut self, token_hash: &abide_core::ids::Digest) -> Stored<Option<abide_engine::request::Link>> {
+        self.strike()?;
+        self.inner.link(token_hash)
     }
 
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {

@@ -74,7 +74,7 @@ impl Bench {
         let holding = Holding { path: task.step_id.clone(), task_id: task.task_id.clone(), epoch: task.epoch };
         let command = Command::new(Actor::worker("w"), ask(holding));
         let (run_id, groups) = (task.run_id.clone(), Vec::new());
-        match self.ask(What::Run(Box::new(ToRun { run_id, command, groups, expected_seq: None, claim_next: None })))? {
+        match self.ask(What::Run(Box::new(ToRun { groups, ..ToRun::new(run_id, command) })))? {
             Answer::Run(told) => Ok(*told),
             other => panic!("{other:?}"),
         }
@@ -151,5 +151,5 @@ fn the_token_of_a_second_attempt_is_found() {
     }
     let again = format!("select count(*) from callbacks where lower(hex(token_hash)) = '{}'", Digest::of(b"again"));
     assert_eq!(bench.number(&again), 1);
-    assert_eq!(bench.number("select count(*) from callbacks"), 1, "the first has lost its name");
+    assert_eq!(bench.number("select count(*) from callbacks"), 2, "the tool may still answer at the first");
 }

@@ -73,9 +73,8 @@ impl Letter {
                 What::Start(Box::new(new))
             }
             Wish::Run { run_id, actor, ask, groups, expected_seq, claim_next } => {
-                let claim_next = claim_next.then(|| actor.id.as_str().into());
                 let command = Command::new(actor, *ask);
-                What::Run(Box::new(ToRun { run_id, command, groups, expected_seq, claim_next }))
+                What::Run(Box::new(ToRun { groups, expected_seq, claim_next, ..ToRun::new(run_id, command) }))
             }
             Wish::Claim(claim) => What::Claim(claim),
             Wish::Reconnected(connection) => What::Reconnected(connection),

@@ -1,7 +1,7 @@
 //! The request of an `http` step, as it is stored: everything but secrets and callback addresses, which are filled in
 //! when it is sent, and only at the places where the document has them.
 
-use crate::definition::Http;
+use crate::definition::{Http, HttpAnswer};
 use crate::expression::{EvalError, Template};
 use crate::run::advance::{Decided, Draft};
 use crate::run::scope::{Here, json_text};
@@ -32,8 +32,12 @@ impl Draft<'_> {
             },
             None => "null".to_owned(),
         };
+        let answer = match http.answer {
+            HttpAnswer::Response => "response",
+            HttpAnswer::Callback => "callback",
+        };
         Ok(Ok(format!(
-            "{{\"method\":{},\"url\":{},\"headers\":{{{}}},\"body\":{body},\"fill\":[{}]}}",
+            "{{\"method\":{},\"url\":{},\"headers\":{{{}}},\"body\":{body},\"answer\":\"{answer}\",\"fill\":[{}]}}",
             json_text(&http.method),
             json_text(&url),
             headers.join(","),

@@ -7,7 +7,7 @@ pub(super) mod operator;
 mod approve;
 mod cancel;
 mod child;
-mod flow;
+pub(super) mod flow;
 mod group;
 mod lease;
 mod outcome;

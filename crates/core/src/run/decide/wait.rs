@@ -73,11 +73,8 @@ impl Draft<'_> {
                 );
                 self.rest(path, block.until(until))?;
                 let callbacks = &self.must_row(path)?.callbacks;
-                match callbacks
-                    .iter()
-                    .find(|callback| callback.name == *name)
-                    .and_then(|callback| callback.answer.clone())
-                {
+                let answered = |callback: &&Callback| callback.name == *name && callback.answer.is_some();
+                match callbacks.iter().find(answered).and_then(|callback| callback.answer.clone()) {
                     Some(payload) => self.answer_callback(path, name, payload),
                     None => Ok(()),
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::contract::{Cause, Evidence, Layer, RunState};
-use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::{Actor, ActorKind, Json};
 use abide_core::run::event::Record;
 use abide_core::run::step::{Connection, Live, Progress, Step};
@@ -66,12 +66,19 @@ pub(super) fn steps(db: &Db, no: RunNo, only_open: bool) -> Stored<Vec<Arc<Step>
     let mut rows = statement.query([no])?;
     let mut steps = Vec::new();
     while let Some(row) = rows.next()? {
-        steps.push(step(row)?);
+        steps.push(step_of(row)?);
     }
     Ok(steps)
 }
 
-fn step(row: &Row<'_>) -> Stored<Arc<Step>> {
+pub(super) fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<Arc<Step>>> {
+    let text = "select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1 and path = ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![no, path.as_str()])?;
+    rows.next()?.map(step_of).transpose()
+}
+
+fn step_of(row: &Row<'_>) -> Stored<Arc<Step>> {
     let mut step: Step = parse(row.get_ref(0)?.as_str().map_err(corrupt)?, "a step")?;
     if let (true, Some(expires_at), Some(beat_at)) = (step.is_leased(), instant(row.get(1)?), instant(row.get(2)?)) {
         let progress: Option<String> = row.get(3)?;
@@ -92,14 +99,7 @@ pub(super) fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, LateAnswer>> {
 
 pub(super) fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
     match need {
-        Need::Step(path) => {
-            let text = "
-                select row, expires_at, last_heartbeat_at, progress from steps where run_no = ?1 and path = ?2";
-            let mut statement = db.prepare_cached(text)?;
-            let mut rows = statement.query(params![no, path.as_str()])?;
-            let found = rows.next()?.map(step).transpose()?;
-            Ok(Found::Step(path.clone(), found))
-        }
+        Need::Step(path) => Ok(Found::Step(path.clone(), step(db, no, path)?)),
         Need::Payload(name) => {
             let json = payload(db, no, name)?.unwrap_or_else(|| "null".into());
             Ok(Found::Payload(name.clone(), json))
@@ -194,6 +194,22 @@ fn handlers_in(db: &Db, namespace: &Namespace, queue: &str) -> Stored<Vec<String
             handlers.push(handler);
         }
     }
+}
+
+/// The namespaces that have tasks in a queue, by jumping from one to the next.
+pub(super) fn namespaces_of(db: &Db, queue: &Queue) -> Stored<Vec<Namespace>> {
+    let next = "select namespace from ready_tasks where namespace > ?1 order by namespace limit 1";
+    let has = "select exists (select 1 from ready_tasks where namespace = ?1 and queue = ?2)";
+    let (mut next, mut has) = (db.prepare_cached(next)?, db.prepare_cached(has)?);
+    let mut namespaces = Vec::new();
+    let mut last = String::new();
+    while let Some(namespace) = next.query_row([&last], |row| row.get::<_, String>(0)).optional()? {
+        if has.query_row([namespace.as_str(), queue.as_str()], |row| row.get::<_, bool>(0))? {
+            namespaces.push(Namespace::from(namespace.as_str()));
+        }
+        last = namespace;
+    }
+    Ok(namespaces)
 }
 
 pub(super) fn posted(db: &Db, limit: usize) -> Stored<Vec<Posted>> {

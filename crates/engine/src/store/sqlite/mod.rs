@@ -4,6 +4,7 @@ mod load;
 mod open;
 mod write;
 
+pub mod access;
 pub mod archive;
 pub mod backup;
 pub mod check;
@@ -15,7 +16,7 @@ pub mod rebuild;
 use std::sync::Arc;
 
 use abide_core::contract::RunState;
-use abide_core::ids::{Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
@@ -176,6 +177,10 @@ impl Store for Sqlite {
         load::ready(&self.db, namespace, wanted, limit)
     }
 
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>> {
+        load::namespaces_of(&self.db, queue)
+    }
+
     fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
         load::posted(&self.db, limit)
     }
@@ -227,6 +232,10 @@ impl Store for Sqlite {
 
     fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
         load::last_claim(&self.db, no, path)
+    }
+
+    fn link(&mut self, token_hash: &abide_core::ids::Digest) -> Stored<Option<crate::request::Link>> {
+        access::link(&self.db, token_hash)
     }
 
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {

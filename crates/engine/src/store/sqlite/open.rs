@@ -15,7 +15,8 @@ use crate::clock::Stopwatch;
 use crate::testing::{Point, at_failpoint};
 
 /// Each is applied once, in order, in a transaction of its own. They only go forward.
-const MIGRATIONS: &[(&str, &str)] = &[("001_runs", include_str!("migrations/001_runs.sql"))];
+const MIGRATIONS: &[(&str, &str)] =
+    &[("001_runs", include_str!("migrations/001_runs.sql")), ("002_access", include_str!("migrations/002_access.sql"))];
 
 /// How long a foreign process may hold the write lock before a batch is refused.
 const WRITER_WAIT: Duration = Duration::from_secs(5);

@@ -15,6 +15,7 @@ use rusqlite::{Connection as Db, OptionalExtension, params, params_from_iter};
 
 use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition, bucket};
 use super::{feed, load};
+use crate::listeners::EVERYWHERE;
 use crate::reads::Filter;
 use crate::store::Touched;
 
@@ -28,12 +29,22 @@ pub fn serving_since(db: &Db) -> Stored<Timestamp> {
     Ok(load::instant(since).unwrap_or_default())
 }
 
+/// When it was last committed that the engine serves.
+pub fn served_at(db: &Db) -> Stored<Timestamp> {
+    let last = db.prepare_cached("select last_at from serving")?.query_row([], |row| row.get(0)).optional()?;
+    Ok(load::instant(last).unwrap_or_default())
+}
+
 pub fn run(db: &Db, key: &RunKey) -> Stored<Option<Loaded>> {
     load::run(db, key)
 }
 
 pub fn steps(db: &Db, no: RunNo) -> Stored<Vec<std::sync::Arc<Step>>> {
     load::steps(db, no, false)
+}
+
+pub fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<std::sync::Arc<Step>>> {
+    load::step(db, no, path)
 }
 
 pub fn events(db: &Db, no: RunNo, after: u64, limit: usize) -> Stored<Vec<Record>> {
@@ -66,9 +77,9 @@ pub fn workflows(db: &Db, namespace: &Namespace) -> Stored<Vec<(WorkflowId, u32,
 
 /// Who has asked this queue for work, as it was last written down.
 pub fn listeners(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<Vec<Listener>> {
-    let text = "select worker, handlers, last_poll_at from workers where namespace = ?1 and queue = ?2";
+    let text = "select worker, handlers, last_poll_at from workers where namespace in (?1, ?3) and queue = ?2";
     let mut statement = db.prepare_cached(text)?;
-    let rows = statement.query_map([namespace.as_str(), queue.as_str()], |row| {
+    let rows = statement.query_map([namespace.as_str(), queue.as_str(), EVERYWHERE], |row| {
         let handlers: Option<String> = row.get(1)?;
         Ok(Listener {
             worker: WorkerId::new(row.get::<_, String>(0)?),
@@ -216,6 +227,23 @@ pub fn list(
     Ok(found)
 }
 
+/// A page of the archive, newest first.
+pub fn list_archived(
+    db: &Db,
+    namespace: &Namespace,
+    filter: &Filter,
+    before: RunNo,
+    limit: usize,
+) -> Stored<Vec<(RunNo, RunId)>> {
+    let text = "select run_no, run_id from archived_runs where namespace = ? and run_no < ?".to_owned();
+    let mut query = Query { text, values: vec![namespace.to_string().into(), before.into()] };
+    query.states(&filter.states);
+    query.and("workflow_id = ?", filter.workflow.as_ref().map(WorkflowId::to_string));
+    query.and("created_at >= ?", filter.created_after.map(Timestamp::micros));
+    query.text.push_str(&format!(" order by run_no desc limit {limit}"));
+    rows_of(db, &query)
+}
+
 /// The buckets in which these states are found. A delayed start has one of its own.
 fn buckets(states: &[RunState]) -> Vec<&'static str> {
     let mut found: Vec<&'static str> = Vec::new();
@@ -232,7 +260,11 @@ fn buckets(states: &[RunState]) -> Vec<&'static str> {
 
 fn page(db: &Db, query: &Query, limit: usize) -> Stored<Vec<(RunNo, RunId)>> {
     let text = format!("{} order by runs.run_no desc limit {limit}", query.text);
-    let mut statement = db.prepare_cached(&text)?;
+    rows_of(db, &Query { text, values: query.values.clone() })
+}
+
+fn rows_of(db: &Db, query: &Query) -> Stored<Vec<(RunNo, RunId)>> {
+    let mut statement = db.prepare_cached(&query.text)?;
     let rows = statement
         .query_map(params_from_iter(&query.values), |row| Ok((row.get(0)?, RunId::new(row.get::<_, String>(1)?))))?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -335,6 +367,18 @@ pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<Wor
     let rows = statement.query_map([namespace.as_str()], |row| {
         Ok((WorkflowId::new(row.get::<_, String>(0)?), row.get::<_, i64>(1)? as u64))
     })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Open runs by what they wait for. A run that waits for a child counts where the child does: its own row says so little
+/// that following it is left to `explain`.
+pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String, u64>> {
+    let text = "
+        select coalesce(reason, state), count(*) from runs indexed by runs_by_bucket
+        where  namespace = ?1 and ended_at is null and coalesce(reason, '') <> 'child_open'
+        group  by 1";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 

@@ -368,7 +368,8 @@ fn write_found(
     write_callbacks(hot.db, no, before, after)
 }
 
-/// A token stays known when it was used: who uses it again is told so. It goes when another one takes its name.
+/// A token stays known when it was used: who uses it again is told so. It goes when its answer was
+/// delivered and another one takes its name.
 fn write_callbacks(db: &Db, no: RunNo, before: Option<&Step>, after: &Step) -> Stored {
     let known = before.map_or(&[][..], |before| before.callbacks.as_slice());
     let lacks = |list: &[Callback], token: &Digest| !list.iter().any(|callback| callback.token_hash == *token);
@@ -446,6 +447,12 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     }
     if let Some((position, added)) = &writes.counted {
         super::insights::add(db, *position, added)?;
+    }
+    for (access, at) in &writes.access {
+        super::access::write(db, access, *at)?;
+    }
+    for (link, at) in &writes.links_used {
+        super::access::use_link(db, link, *at)?;
     }
     for heard in &writes.heard {
         let text = "

@@ -1,0 +1,88 @@
+//! Decisions of people: the inbox, yes and no.
+
+use abide_api::runs::Decide;
+use abide_api::{Code, Problem};
+use abide_core::ids::{Digest, Path};
+use abide_core::run::command::{Actor, Ask, Command};
+use abide_engine::request::{Answer, ToRun, What};
+use serde_json::json;
+
+use super::call::{Answered, Call, Reply, json as stored, unexpected};
+
+pub async fn inbox(call: Call) -> Answered {
+    call.only(&["limit"])?;
+    let limit = call.number("limit", 100usize, 1..=500)?;
+    let approvals = call.engine.approvals(limit).await?;
+    let mut views = Vec::with_capacity(approvals.len());
+    for approval in &approvals {
+        let mut view =
+            serde_json::to_value(approval).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+        // The subject is for who decides and for operators.
+        if matches!(call.who.role, abide_api::keys::Role::Viewer | abide_api::keys::Role::Worker) {
+            view["subject"] = serde_json::Value::Null;
+        } else if let Some(text) = approval.subject.as_deref() {
+            view["subject"] = serde_json::from_str(text).unwrap_or_default();
+        }
+        views.push(view);
+    }
+    Ok(Reply::json(200, &json!({ "approvals": views, "next_cursor": null })))
+}
+
+pub async fn approve(call: Call, asked: Decide) -> Answered {
+    decide(call, asked, true).await
+}
+
+pub async fn reject(call: Call, asked: Decide) -> Answered {
+    decide(call, asked, false).await
+}
+
+async fn decide(call: Call, asked: Decide, approve: bool) -> Answered {
+    let by = who_decides(&call, asked.decision_by.as_deref())?;
+    let groups = groups(&call, asked.step_id.as_deref()).await?;
+    let ask = Ask::Decide {
+        step_id: asked.step_id.as_deref().map(Path::from),
+        by: by.clone(),
+        approve,
+        comment: asked.comment,
+        form: stored(asked.form),
+        subject_digest: asked.subject_digest.as_deref().map(digest).transpose()?,
+        via: Some("api".into()),
+    };
+    let command = Command::new(Actor::user(by), ask);
+    let to_run = ToRun { groups, expected_seq: call.expected_seq()?, ..ToRun::new(call.run_id(), command) };
+    match call.ask(What::Run(Box::new(to_run))).await? {
+        Answer::Run(told) => call.run_answer(200, &told).await,
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// With keys it is the key's own principal, unless the key may speak for others.
+fn who_decides(call: &Call, named: Option<&str>) -> Result<String, Problem> {
+    let named = named.map(|name| abide_api::engine::identifier("/decision_by", name)).transpose()?;
+    match (&call.who.key, named) {
+        (None, Some(name)) => Ok(name.to_owned()),
+        (None, None) => Err(Problem::invalid("/decision_by", "Say who decides.")),
+        (Some(key), None) => Ok(key.principal.clone()),
+        (Some(key), Some(name)) if key.acts_for_others || name == key.principal => Ok(name.to_owned()),
+        (Some(key), Some(name)) => {
+            let detail = format!("This key decides as {}; it may not speak for {name}.", key.principal);
+            Err(Problem::new(Code::Forbidden, detail))
+        }
+    }
+}
+
+/// The groups of the key. Where there are no keys everybody is in every group.
+async fn groups(call: &Call, step_id: Option<&str>) -> Result<Vec<String>, Problem> {
+    if let Some(key) = &call.who.key {
+        return Ok(key.groups.clone());
+    }
+    let run_id = call.run_id();
+    let open = call.engine.approvals_of(&run_id).await?;
+    let meant = open.iter().filter(|one| step_id.is_none_or(|step| one.step_id.as_str() == step));
+    let roles = meant.flat_map(|one| &one.approvers).filter_map(|name| name.strip_prefix("role:"));
+    Ok(roles.map(Into::into).collect())
+}
+
+fn digest(text: &str) -> Result<Digest, Problem> {
+    Digest::parse(text).ok_or_else(|| Problem::invalid("/subject_digest", "It is a SHA-256 in hexadecimal."))
+}

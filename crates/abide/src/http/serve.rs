@@ -1,0 +1,472 @@
+//! The accept loop: every connection has deadlines and counts against caps; every request is admitted, answered and
+//! logged in one place.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use abide_api::{Code, Problem};
+use abide_engine::clock::Stopwatch;
+use abide_engine::request::{Access, Request as Asked, What};
+use http_body_util::BodyExt as _;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::call::{Answered, Body, Call, Reply, Who, idempotency};
+use super::routes::{Allowed, Found, Route, Takes};
+use super::{Api, locked};
+
+/// Until when headers must be there; also how long a connection may rest between requests.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// A reader that takes nothing for so long is cut off.
+const WRITE_TIME: Duration = Duration::from_secs(30);
+/// How long a stop waits for requests under way.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+const MOST_CONNECTIONS: usize = 8_192;
+const MOST_PER_ADDRESS: usize = 2_048;
+const HEADER_BYTES: usize = 64 << 10;
+const URI_BYTES: usize = 16 << 10;
+pub const BODY_BYTES: usize = 1 << 20;
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    pub address: SocketAddr,
+}
+
+impl Server {
+    pub async fn bind(address: &str) -> io::Result<Server> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        Ok(Server { listener, address })
+    }
+}
+
+/// Serves until `stop` resolves, then lets requests under way finish.
+pub async fn serve(server: Server, api: Arc<Api>, stop: impl Future<Output = ()>) {
+    let open = Arc::new(Open::default());
+    let graceful = hyper_util::server::graceful::GracefulShutdown::new();
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(HEADER_BYTES).pipeline_flush(true);
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = server.listener.accept() => accepted,
+            () = &mut stop => break,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Too many open files, say: a moment later there may be room again.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Some(place) = open.enter(from.ip()) else {
+            tracing::warn!(%from, "too many connections");
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let api = api.clone();
+        let service = hyper::service::service_fn(move |request| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(answer(api, request).await) }
+        });
+        let connection = graceful.watch(builder.serve_connection(TokioIo::new(Guarded::new(stream)), service));
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%from, %error, "a connection ended early");
+            }
+            drop(place);
+        });
+    }
+    api.stop();
+    if tokio::time::timeout(DRAIN_TIME, graceful.shutdown()).await.is_err() {
+        tracing::warn!("some requests did not end in time");
+    }
+}
+
+/// How many connections there are, in all and from each address.
+#[derive(Debug, Default)]
+struct Open(Mutex<HashMap<IpAddr, usize>>);
+
+struct Place {
+    open: Arc<Open>,
+    address: IpAddr,
+}
+
+impl Open {
+    fn enter(self: &Arc<Open>, address: IpAddr) -> Option<Place> {
+        let mut counts = locked(&self.0);
+        let all: usize = counts.values().sum();
+        let own = counts.entry(address).or_default();
+        if all >= MOST_CONNECTIONS || *own >= MOST_PER_ADDRESS {
+            return None;
+        }
+        *own += 1;
+        Some(Place { open: self.clone(), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = locked(&self.open.0);
+        if let Some(own) = counts.get_mut(&self.address) {
+            *own -= 1;
+            if *own == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// A stream whose writes must not rest for ever.
+struct Guarded {
+    stream: TcpStream,
+    resting: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl Guarded {
+    fn new(stream: TcpStream) -> Guarded {
+        Guarded { stream, resting: None }
+    }
+
+    /// Whatever was written ends the rest; nothing written for too long ends the connection.
+    fn judge<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.resting = None;
+            return polled;
+        }
+        let resting = self.resting.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIME)));
+        match resting.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing"))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buf)
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(context, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.judge(context, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// One request from its first byte to its answer.
+async fn answer(api: Arc<Api>, request: Request<Incoming>) -> Response<Body> {
+    let began = Stopwatch::start();
+    let request_id = api.request_id();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    // A panic in a handler is this caller's bad luck, not the server's end.
+    let handled = tokio::spawn(handle(api.clone(), request)).await;
+    let (reply, route) = match handled {
+        Ok((Ok(reply), route)) => (reply, route),
+        Ok((Err(problem), route)) => (Reply::problem(named(problem, &path, &request_id)), route),
+        Err(error) => {
+            tracing::error!(%error, request_id, "a handler panicked");
+            let problem = Problem::new(Code::Internal, "Something broke in here; it is logged.");
+            (Reply::problem(named(problem, &path, &request_id)), "")
+        }
+    };
+    let took = began.elapsed();
+    api.metrics.request(method.as_str(), route, reply.status, took);
+    tracing::debug!(%method, path, status = reply.status, request_id, ?took, "request");
+    finish(reply, &request_id)
+}
+
+fn named(mut problem: Problem, path: &str, request_id: &str) -> Problem {
+    problem.instance = path.into();
+    problem.request_id = request_id.into();
+    problem
+}
+
+fn finish(reply: Reply, request_id: &str) -> Response<Body> {
+    let mut response = Response::new(reply.body);
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    for (name, value) in reply.headers {
+        headers.append(name, value);
+    }
+    if let Ok(value) = HeaderValue::from_str(request_id) {
+        headers.insert(HeaderName::from_static("request-id"), value);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if matches!(reply.status, 400 | 413 | 408) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Finds the route, admits the caller, reads the body, and lets the handler answer.
+async fn handle(api: Arc<Api>, request: Request<Incoming>) -> (Answered, &'static str) {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    if parts.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > URI_BYTES) {
+        return (Err(Problem::new(Code::UriTooLong, format!("An address has at most {URI_BYTES} bytes."))), "");
+    }
+    if let Err(problem) = check_sender(&api, &parts.method, &parts.headers, &parts.uri) {
+        return (Err(problem), "");
+    }
+    let query = query_of(parts.uri.query().unwrap_or_default());
+    // A key in a URL must not work anywhere, or it would be sent there.
+    if query.iter().any(|(name, _)| matches!(name.as_str(), "api_key" | "apikey" | "key" | "access_token" | "token")) {
+        let detail = "A key came in the query of the URL. Send it as `Authorization: Bearer KEY`, and replace it: URLs are logged.";
+        return (Err(Problem::new(Code::CredentialsInUrl, detail)), "");
+    }
+    let shared = api.clone();
+    let (route, params) = match shared.routes.find(&parts.method, &path) {
+        Found::Route(route, params) => (route, params),
+        Found::Others(methods) => {
+            let allow = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
+            let detail = format!("{} is not taken here; {allow} is.", parts.method);
+            let problem = Problem::new(Code::MethodNotAllowed, detail).with("allow", allow.clone());
+            return (Ok(Reply::problem(problem).header(header::ALLOW, allow)), "");
+        }
+        Found::Nothing => return (Err(Problem::new(Code::NotFound, "There is nothing at this path.")), ""),
+    };
+    let prepared = prepare(&api, route, &parts.method, &path, &parts.headers, body).await;
+    let (who, body, idempotency) = match prepared {
+        Ok(prepared) => prepared,
+        Err(problem) => return (Err(problem), route.path),
+    };
+    let under_way = match UnderWay::enter(&api, &who, idempotency.as_ref().map(|one| one.key.as_str())) {
+        Ok(under_way) => under_way,
+        Err(problem) => return (Err(problem), route.path),
+    };
+    let engine = api.engine.in_namespace(who.namespace.clone());
+    let call = Call { api, engine, who, params, query, headers: parts.headers, body, idempotency };
+    let answered = route.call(call).await;
+    drop(under_way);
+    (answered, route.path)
+}
+
+type Prepared = (Who, Bytes, Option<abide_engine::request::Idempotency>);
+
+async fn prepare(
+    api: &Arc<Api>,
+    route: &Route,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Result<Prepared, Problem> {
+    let who = admit(api, route, headers)?;
+    check_accept(route, headers)?;
+    let takes_body = !matches!(method, &Method::GET | &Method::HEAD | &Method::DELETE);
+    if !takes_body {
+        return Ok((who, Bytes::new(), None));
+    }
+    let body = read_body(route, headers, body).await?;
+    check_type(route, headers, &body)?;
+    let idempotency = match *method {
+        Method::POST => idempotency(headers, &[method.as_str().as_bytes(), path.as_bytes(), &body])?,
+        _ => None,
+    };
+    Ok((who, body, idempotency))
+}
+
+/// Pages of other sites, and names that are not ours, get nothing: a browser would lend them our address.
+fn check_sender(api: &Api, method: &Method, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).or_else(|| uri.host()).unwrap_or_default();
+    if !api.settings.hosts.is_empty() && !api.settings.hosts.contains(host_name(host)) {
+        let detail = format!("This server is not {:?}. It answers to: {}.", host, join(&api.settings.hosts));
+        return Err(Problem::new(Code::Misdirected, detail));
+    }
+    if let Some(origin) = text(header::ORIGIN) {
+        let own = origin.split_once("://").is_some_and(|(_, rest)| rest == host);
+        if !own && !api.settings.origins.contains(origin) {
+            return Err(Problem::new(Code::CrossSite, format!("Pages of {origin} may not call this server.")));
+        }
+    } else if text(HeaderName::from_static("sec-fetch-site")).is_some_and(|site| site == "cross-site")
+        && method != Method::GET
+    {
+        return Err(Problem::new(Code::CrossSite, "A page of another site may not call this server."));
+    }
+    Ok(())
+}
+
+/// The host without its port.
+fn host_name(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    }
+}
+
+fn join(names: &std::collections::BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<Who, Problem> {
+    let Allowed::Roles(roles) = route.allowed else { return Ok(Who::anybody()) };
+    let given = headers.get(header::AUTHORIZATION);
+    if given.is_none() && !api.keys.is_used() {
+        return Ok(Who::anybody());
+    }
+    let Some(given) = given else {
+        return Err(Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`."));
+    };
+    let text = given.to_str().unwrap_or_default();
+    let key = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("bearer ")).unwrap_or_default();
+    let (who, used) = api.keys.admit(key.trim(), api.engine.clock().now())?;
+    if let Some(key_id) = used {
+        let (engine, namespace) = (api.engine.clone(), who.namespace.clone());
+        // That it was used is worth knowing, not worth waiting for.
+        tokio::spawn(async move {
+            let what = What::Access(Box::new(Access::KeyUsed(key_id)));
+            let _ = engine.ask(Asked { namespace, idempotency: None, what }).await;
+        });
+    }
+    if !roles.contains(&who.role) {
+        let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
+        let detail = format!("A key with role {} may not do this; these may: {roles}.", who.role.as_str());
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    Ok(who)
+}
+
+fn check_accept(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {
+    let gives = match route.gives.first().map(|(_, name)| *name) {
+        Some("stream") => "text/event-stream",
+        Some("metrics") => "text/plain",
+        Some("page") => "text/html",
+        _ => "application/json",
+    };
+    let Some(accept) = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) else { return Ok(()) };
+    let family = gives.split('/').next().unwrap_or_default();
+    let mut wanted = accept.split(',').map(|one| one.split(';').next().unwrap_or_default().trim());
+    let fits = |one: &str| {
+        one.is_empty()
+            || one == "*/*"
+            || one == gives
+            || one == "application/problem+json"
+            || one.strip_suffix("/*") == Some(family)
+    };
+    if wanted.any(fits) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::NotAcceptable, format!("This path answers with {gives}; {accept:?} does not take it.")))
+}
+
+async fn read_body(route: &Route, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Problem> {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(Problem::new(Code::UnsupportedContentEncoding, "Send the body as it is, not compressed."));
+    }
+    let (lengths, coded) =
+        (headers.get_all(header::CONTENT_LENGTH).iter().count(), headers.contains_key(header::TRANSFER_ENCODING));
+    if lengths > 1 || (lengths == 1 && coded) {
+        return Err(Problem::new(Code::BadRequest, "The length of the body is said twice."));
+    }
+    let limit = match route.takes {
+        Takes::Document => abide_core::definition::LARGEST_DOCUMENT_BYTES,
+        Takes::Nothing | Takes::Json(_) => BODY_BYTES,
+    };
+    let too_large = || {
+        let detail = format!("The body has more than {limit} bytes. Store it elsewhere and pass a reference.");
+        Problem::new(Code::PayloadTooLarge, detail).with("limit", limit)
+    };
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    let limited = http_body_util::Limited::new(body, limit);
+    match tokio::time::timeout(BODY_TIME, limited.collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::new(Code::BadRequest, format!("The body ended early: {error}."))),
+        Err(_) => Err(Problem::new(Code::BadRequest, "The body took too long to arrive.")),
+    }
+}
+
+fn check_type(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<(), Problem> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let known: &[&str] = match route.takes {
+        Takes::Document => &["application/yaml", "application/x-yaml", "text/yaml", "application/json"],
+        Takes::Json(_) => &["application/json"],
+        Takes::Nothing if route.path.starts_with("/links/") => &["application/x-www-form-urlencoded"],
+        Takes::Nothing => &["application/json"],
+    };
+    if known.contains(&kind.as_str()) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::UnsupportedMediaType,
+        format!("Send Content-Type: {}; it was {kind:?}.", known.join(" or ")),
+    ))
+}
+
+fn query_of(text: &str) -> Vec<(String, String)> {
+    form_urlencoded::parse(text.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
+}
+
+/// The first request of an idempotency key, while it is under way.
+struct UnderWay {
+    api: Arc<Api>,
+    key: Option<(String, String)>,
+}
+
+impl UnderWay {
+    fn enter(api: &Arc<Api>, who: &Who, key: Option<&str>) -> Result<UnderWay, Problem> {
+        let key = key.map(|key| (who.namespace.to_string(), key.to_owned()));
+        if let Some(key) = &key
+            && !locked(&api.under_way).insert(key.clone())
+        {
+            let detail = "A request with this Idempotency-Key is being worked on. Ask again in a moment.";
+            return Err(Problem::new(Code::IdempotencyInProgress, detail));
+        }
+        Ok(UnderWay { api: api.clone(), key })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(key) = &self.key {
+            locked(&self.api.under_way).remove(key);
+        }
+    }
+}

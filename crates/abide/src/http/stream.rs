@@ -1,0 +1,256 @@
+//! Server-sent events: the record of a run on every change, and of all runs that a filter finds. A reader that is too slow
+//! is told so and cut off; it takes up again with the id of the last event it has.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use abide_api::tasks::ProgressTold;
+use abide_api::{Code, Problem};
+use abide_core::ids::{Namespace, RunId, TaskId};
+use abide_core::time::{Span, Timestamp};
+use abide_engine::feed::Followed;
+use abide_engine::{Engine, Filter};
+use http_body_util::BodyExt as _;
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::Bytes;
+use serde_json::json;
+use tokio::sync::broadcast;
+
+use super::Api;
+use super::call::{Answered, Call, Reply};
+use super::filter::filter;
+
+const MOST_STREAMS: usize = 2_048;
+/// A line that keeps proxies from closing a quiet stream, and notices readers that are gone.
+const QUIET: Duration = Duration::from_secs(15);
+/// Progress is shown at most four times a second.
+const PROGRESS_EVERY: Span = Span::from_millis(250);
+/// What may wait to be sent to one reader before it is too slow.
+const BUFFERED: usize = 64;
+/// How long a full buffer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What workers say of how far they are, as it comes in.
+#[derive(Debug)]
+pub struct Progress(broadcast::Sender<Said>);
+
+#[derive(Clone, Debug)]
+struct Said {
+    namespace: Namespace,
+    run_id: RunId,
+    step_id: String,
+    progress: ProgressTold,
+    at: Timestamp,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress(broadcast::Sender::new(1_024))
+    }
+}
+
+impl Progress {
+    pub fn tell(&self, namespace: &Namespace, task_id: &str, progress: ProgressTold, at: Timestamp) {
+        let Some((run_id, path)) = TaskId::from(task_id).place() else { return };
+        // Without watchers nobody hears it, which is fine.
+        let _ = self.0.send(Said { namespace: namespace.clone(), run_id, step_id: path.to_string(), progress, at });
+    }
+}
+
+/// One of the streams that are open.
+struct Place(Arc<Api>);
+
+impl Place {
+    fn enter(api: &Arc<Api>) -> Result<Place, Problem> {
+        if api.streams.fetch_add(1, Ordering::SeqCst) >= MOST_STREAMS {
+            api.streams.fetch_sub(1, Ordering::SeqCst);
+            return Err(Problem::new(Code::TooManyStreams, format!("{MOST_STREAMS} streams are open already.")));
+        }
+        Ok(Place(api.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn opened(channel: Channel<Bytes, std::convert::Infallible>) -> Reply {
+    let headers = vec![(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/event-stream"))];
+    Reply { status: 200, headers, body: channel.boxed() }.header(hyper::header::CACHE_CONTROL, "no-store")
+}
+
+fn last_event_id(call: &Call) -> Option<String> {
+    Some(call.headers.get("last-event-id")?.to_str().ok()?.to_owned())
+}
+
+/// Ends the stream when the reader is gone or too slow.
+struct Out(Sender<Bytes, std::convert::Infallible>);
+
+impl Out {
+    async fn send(&mut self, text: String) -> bool {
+        matches!(tokio::time::timeout(PATIENCE, self.0.send_data(Bytes::from(text))).await, Ok(Ok(())))
+    }
+
+    async fn event(&mut self, name: &str, id: Option<&str>, value: &impl serde::Serialize) -> bool {
+        let data = serde_json::to_string(value).unwrap_or_default();
+        let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+        self.send(format!("event: {name}\n{id}data: {data}\n\n")).await
+    }
+}
+
+/// `GET /v1/runs/{id}/stream`
+pub async fn of_run(call: Call) -> Answered {
+    let run_id = call.run_id();
+    let after = match last_event_id(&call) {
+        Some(text) => Some(
+            text.parse::<u64>()
+                .map_err(|_| Problem::new(Code::InvalidCursor, "Last-Event-ID is the number of an event."))?,
+        ),
+        None => None,
+    };
+    // Followed before it is read: what happens in between is seen twice rather than never.
+    let watched = Watched { feed: call.engine.follow(None), said: call.api.progress.0.subscribe() };
+    let record = call.engine.run(&run_id).await?;
+    let place = Place::enter(&call.api)?;
+    let (sender, channel) = Channel::new(BUFFERED);
+    let (engine, stopping) = (call.engine.clone(), call.api.stopping());
+    tokio::spawn(async move {
+        let _place = place;
+        let mut out = Out(sender);
+        let mut sent = after.unwrap_or(0);
+        if record.as_of_seq > sent || after.is_none() {
+            sent = record.as_of_seq;
+            if !out.event("run", Some(&sent.to_string()), &record).await {
+                return;
+            }
+        }
+        if record.state.is_terminal() {
+            return;
+        }
+        watch_run(out, engine, run_id, sent, watched, stopping).await;
+    });
+    Ok(opened(channel))
+}
+
+struct Watched {
+    feed: abide_engine::feed::Feed,
+    said: broadcast::Receiver<Said>,
+}
+
+async fn watch_run(
+    mut out: Out,
+    engine: Engine,
+    run_id: RunId,
+    mut sent: u64,
+    mut watched: Watched,
+    mut stopping: tokio::sync::watch::Receiver<bool>,
+) {
+    let mut told_at = Timestamp::default();
+    loop {
+        let go_on = tokio::select! {
+            followed = watched.feed.next() => match followed {
+                Ok(Followed::Change(change)) if change.key.run_id == run_id && change.to_seq > sent => {
+                    match engine.run(&run_id).await {
+                        Ok(record) => {
+                            sent = record.as_of_seq;
+                            out.event("run", Some(&sent.to_string()), &record).await && !record.state.is_terminal()
+                        }
+                        Err(_) => false,
+                    }
+                }
+                Ok(Followed::Change(_)) => true,
+                // It goes on from where it was: only intermediate records were missed.
+                Ok(Followed::Gap { .. }) => true,
+                Ok(Followed::Expired | Followed::End) | Err(_) => {
+                    out.event("gap", None, &json!({ "after": sent })).await;
+                    false
+                }
+            },
+            said = watched.said.recv() => match said {
+                Ok(said) if said.run_id == run_id && said.namespace == *engine.namespace()
+                    && said.at.since(told_at) >= PROGRESS_EVERY =>
+                {
+                    told_at = said.at;
+                    let Said { step_id, progress, at, .. } = said;
+                    let view = json!({ "step_id": step_id, "done": progress.done, "total": progress.total, "message": progress.message, "at": at });
+                    out.event("progress", None, &view).await
+                }
+                _ => true,
+            },
+            () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
+            () = super::stopped(&mut stopping) => false,
+        };
+        if !go_on {
+            return;
+        }
+    }
+}
+
+/// `GET /v1/stream`
+pub async fn of_filter(call: Call) -> Answered {
+    call.only(super::filter::NAMES)?;
+    let filter = filter(call.query.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
+    let after = match last_event_id(&call) {
+        Some(text) => Some(
+            position(&text).ok_or_else(|| Problem::new(Code::InvalidCursor, "Last-Event-ID is not one of ours."))?,
+        ),
+        None => None,
+    };
+    let feed = call.engine.follow(after);
+    let place = Place::enter(&call.api)?;
+    let (sender, channel) = Channel::new(BUFFERED);
+    let (engine, stopping) = (call.engine.clone(), call.api.stopping());
+    tokio::spawn(async move {
+        let _place = place;
+        watch_all(Out(sender), engine, filter, feed, stopping).await;
+    });
+    Ok(opened(channel))
+}
+
+fn position(text: &str) -> Option<i64> {
+    i64::from_str_radix(text.strip_prefix('p')?, 16).ok().filter(|position| *position >= 0)
+}
+
+async fn watch_all(
+    mut out: Out,
+    engine: Engine,
+    filter: Filter,
+    mut feed: abide_engine::feed::Feed,
+    mut stopping: tokio::sync::watch::Receiver<bool>,
+) {
+    if !out.send(": here\n\n".into()).await {
+        return;
+    }
+    loop {
+        let go_on = tokio::select! {
+            followed = feed.next() => match followed {
+                Ok(Followed::Change(change)) => {
+                    let id = format!("p{:x}", feed.position());
+                    match engine.run(&change.key.run_id).await {
+                        Ok(record) if filter.fits(&record) => out.event("run", Some(&id), &record).await,
+                        Ok(_) => true,
+                        // Archived meanwhile.
+                        Err(error) => super::runs::is_missing(&error),
+                    }
+                }
+                Ok(Followed::Gap { position }) => {
+                    out.event("gap", None, &json!({ "position": format!("p{position:x}") })).await;
+                    false
+                }
+                Ok(Followed::Expired) => {
+                    out.event("gap", None, &json!({ "expired": true })).await;
+                    false
+                }
+                Ok(Followed::End) | Err(_) => false,
+            },
+            () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
+            () = super::stopped(&mut stopping) => false,
+        };
+        if !go_on {
+            return;
+        }
+    }
+}

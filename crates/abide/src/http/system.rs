@@ -1,0 +1,60 @@
+//! The system itself: health, queues, workers, numbers, the contract.
+
+use abide_api::{Code, Problem};
+use abide_core::ids::WorkflowId;
+use abide_core::time::Span;
+use serde_json::json;
+
+use super::call::{Answered, Call, Reply};
+use super::link::{page, text};
+
+/// The engine commits at least once a second.
+const NOT_READY_AFTER: Span = Span::from_secs(4);
+
+pub async fn alive(_: Call) -> Answered {
+    Ok(Reply::json(200, &json!({ "alive": true })))
+}
+
+/// Ready means that commits happen: the engine writes down every second that it serves. Nothing is written here.
+pub async fn ready(call: Call) -> Answered {
+    let last = call.engine.served_at().await?;
+    let age = call.engine.clock().now().since(last);
+    if age > NOT_READY_AFTER {
+        return Err(Problem::new(Code::StoreUnavailable, format!("Nothing could be committed for {age}.")));
+    }
+    Ok(Reply::json(200, &json!({ "ready": true, "last_commit_at": last })))
+}
+
+/// `GET /problems/{code}`: where the `type` of a problem leads.
+pub async fn problem(call: Call) -> Answered {
+    let missing = || Problem::new(Code::NotFound, "There is no such problem.");
+    let code = Code::parse(call.param("code")).ok_or_else(missing)?;
+    let body = format!("<p><code>{}</code>, status {}</p><p>{}</p>", code.as_str(), code.status(), text(code.means()));
+    Ok(page(200, code.title(), &body))
+}
+
+pub async fn queues(call: Call) -> Answered {
+    call.only(&[])?;
+    Ok(Reply::json(200, &json!({ "queues": call.engine.queues().await?, "next_cursor": null })))
+}
+
+pub async fn workers(call: Call) -> Answered {
+    call.only(&[])?;
+    Ok(Reply::json(200, &json!({ "workers": call.engine.workers().await?, "next_cursor": null })))
+}
+
+pub async fn insights(call: Call) -> Answered {
+    call.only(&["workflow"])?;
+    let workflow = call.one("workflow")?.map(WorkflowId::from);
+    Ok(Reply::json(200, &call.engine.insights(workflow).await?))
+}
+
+pub async fn contract(call: Call) -> Answered {
+    call.only(&[])?;
+    Ok(Reply::json(200, &abide_core::contract::document::contract_json()))
+}
+
+pub async fn metrics(call: Call) -> Answered {
+    let text = call.api.metrics.render(&call.engine).await?;
+    Ok(Reply::bytes(200, "text/plain; version=0.0.4; charset=utf-8", text))
+}

@@ -1,0 +1,187 @@
+//! Workers: claim, beat, report. Every report carries its epoch, and repeating one changes nothing.
+
+use abide_api::engine::{Caller, Says, body_state, effect_key, make_callback, report, task_done};
+use abide_api::tasks::*;
+use abide_api::{Code, Problem};
+use abide_core::run::command::Reply as Told;
+use abide_engine::Engine;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::call::{Answered, Call, Reply, parse};
+use super::{access, locked};
+
+/// Items of one batch.
+const MOST_ITEMS: usize = 1_000;
+
+pub async fn claim(call: Call, asked: ClaimTasks) -> Answered {
+    if let Some(key) = &call.who.key
+        && let Some(queue) = asked.queues.iter().find(|queue| !key.queues.is_empty() && !key.queues.contains(queue))
+    {
+        let detail = format!("This key may claim from {} only, not from {queue}.", key.queues.join(", "));
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    let mut stopping = call.api.stopping();
+    let tasks = tokio::select! {
+        tasks = abide_api::engine::claim(&call.engine, call.worker(), asked) => tasks?,
+        // Nobody is kept waiting by a server that stops; what was leased meanwhile is found by its claim id or expires.
+        () = super::stopped(&mut stopping) => return Err(Problem::new(Code::ShuttingDown, "The server is stopping.")),
+    };
+    if tasks.is_empty() {
+        return Ok(Reply::empty(204));
+    }
+    Ok(Reply::json(200, &json!({ "tasks": tasks })))
+}
+
+pub async fn heartbeat(call: Call, said: Heartbeat) -> Answered {
+    let told = said.progress.clone();
+    let reply = beat(&call.engine, call.worker(), call.param("task_id"), said).await?;
+    if let Some(progress) = told {
+        call.api.progress.tell(&call.who.namespace, call.param("task_id"), progress, call.engine.clock().now());
+    }
+    Ok(Reply::json(200, &reply))
+}
+
+async fn beat(engine: &Engine, caller: Caller<'_>, task_id: &str, said: Heartbeat) -> Result<Beat, Problem> {
+    match report(engine, caller, task_id, said).await?.reply {
+        Told::Beat { expires_at, stop } => Ok(Beat { lease_expires_at: expires_at, cancel_requested: stop }),
+        other => Err(Problem::new(Code::Internal, format!("A heartbeat was answered with {other:?}."))),
+    }
+}
+
+async fn ended(call: &Call, said: impl Says) -> Answered {
+    let told = report(&call.engine, call.worker(), call.param("task_id"), said).await?;
+    Ok(Reply::json(200, &task_done(&told)).replayed(told.replayed))
+}
+
+pub async fn complete(call: Call, said: CompleteTask) -> Answered {
+    ended(&call, said).await
+}
+
+pub async fn fail(call: Call, said: FailTask) -> Answered {
+    ended(&call, said).await
+}
+
+pub async fn block(call: Call, said: BlockTask) -> Answered {
+    if let (Some(tool), Some(url)) = (&said.tool, &said.connect_url) {
+        let account = said.account.clone().unwrap_or_else(|| "default".into());
+        let place = (call.who.namespace.to_string(), tool.clone(), account);
+        let mut urls = locked(&call.api.connect_urls);
+        if urls.len() < 10_000 && url.len() <= 4_000 {
+            urls.insert(place, url.clone());
+        }
+    }
+    ended(&call, said).await
+}
+
+pub async fn canceled(call: Call, said: Stopped) -> Answered {
+    ended(&call, said).await
+}
+
+pub async fn callback(call: Call, asked: MakeCallback) -> Answered {
+    let token = access::token(43);
+    make_callback(&call.engine, call.worker(), call.param("task_id"), asked, &token).await?;
+    let url = format!("{}/v1/callbacks/{token}", call.api.settings.public_url);
+    Ok(Reply::json(201, &CallbackMade { url }))
+}
+
+pub async fn effect(call: Call, said: TellEffect) -> Answered {
+    let told = report(&call.engine, call.worker(), call.param("task_id"), said).await?;
+    let key =
+        effect_key(&told).ok_or_else(|| Problem::new(Code::Internal, "An effect was answered with something else."))?;
+    Ok(Reply::json(200, &key))
+}
+
+pub async fn steps(call: Call, said: TellSteps) -> Answered {
+    let told = report(&call.engine, call.worker(), call.param("task_id"), said).await?;
+    Ok(Reply::json(200, &body_state(&told)))
+}
+
+/// What a tool sends to a callback. The token is the only credential, works once, and is not named in any log.
+pub async fn delivered(call: Call) -> Answered {
+    let payload = match call.body.is_empty() {
+        true => "null".to_owned(),
+        false => parse::<abide_api::Raw>(&call.body)?.get().to_owned(),
+    };
+    let delivered = call.engine.deliver_callback(call.param("token"), payload.into()).await?;
+    Ok(Reply::json(200, &json!({ "applied": delivered.taken != abide_engine::callback::Taken::TooLate })))
+}
+
+/// Which call an item of a batch stands for, and for which task.
+#[derive(Deserialize)]
+struct Which {
+    op: Op,
+    task_id: String,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Op {
+    Heartbeat,
+    Complete,
+    Fail,
+    Block,
+    Effects,
+    Canceled,
+    Steps,
+}
+
+/// All items are asked at once, so that they share a commit; each has its own answer.
+pub async fn batch(call: Call, asked: Batch) -> Answered {
+    if asked.items.is_empty() || asked.items.len() > MOST_ITEMS {
+        return Err(Problem::invalid("/items", format!("Send 1 to {MOST_ITEMS} items.")));
+    }
+    let answers = futures_util::future::join_all(asked.items.iter().map(|item| one(&call, item.get()))).await;
+    let mut results = Vec::with_capacity(answers.len());
+    for answer in answers {
+        let (status, body) = match answer {
+            Ok(body) => (200, body),
+            Err(problem) => (problem.status, abide_api::raw_of(&problem).map_err(unwritable)?),
+        };
+        results.push(BatchResult { status, body });
+    }
+    Ok(Reply::json(200, &BatchDone { results }))
+}
+
+async fn one(call: &Call, item: &str) -> Result<abide_api::Raw, Problem> {
+    let which: Which = parse(item.as_bytes())?;
+    let (engine, caller, task_id) = (&call.engine, call.worker(), which.task_id.as_str());
+    let told = match which.op {
+        Op::Heartbeat => {
+            let said: Heartbeat = rest(item)?;
+            let progress = said.progress.clone();
+            let beat = beat(engine, caller, task_id, said).await?;
+            if let Some(progress) = progress {
+                call.api.progress.tell(&call.who.namespace, task_id, progress, engine.clock().now());
+            }
+            return abide_api::raw_of(&beat).map_err(unwritable);
+        }
+        Op::Complete => report(engine, caller, task_id, rest::<CompleteTask>(item)?).await?,
+        Op::Fail => report(engine, caller, task_id, rest::<FailTask>(item)?).await?,
+        Op::Block => report(engine, caller, task_id, rest::<BlockTask>(item)?).await?,
+        Op::Canceled => report(engine, caller, task_id, rest::<Stopped>(item)?).await?,
+        Op::Effects => {
+            let told = report(engine, caller, task_id, rest::<TellEffect>(item)?).await?;
+            return abide_api::raw_of(&effect_key(&told)).map_err(unwritable);
+        }
+        Op::Steps => {
+            let told = report(engine, caller, task_id, rest::<TellSteps>(item)?).await?;
+            return abide_api::raw_of(&body_state(&told)).map_err(unwritable);
+        }
+    };
+    abide_api::raw_of(&task_done(&told)).map_err(unwritable)
+}
+
+/// The item without the fields that only a batch has.
+fn rest<T: serde::de::DeserializeOwned>(item: &str) -> Result<T, Problem> {
+    use std::collections::BTreeMap;
+    let mut fields: BTreeMap<String, abide_api::Raw> = parse(item.as_bytes())?;
+    fields.remove("op");
+    fields.remove("task_id");
+    let bytes = serde_json::to_vec(&fields).map_err(unwritable)?;
+    parse(&bytes)
+}
+
+fn unwritable(error: serde_json::Error) -> Problem {
+    Problem::new(Code::Internal, error.to_string())
+}
