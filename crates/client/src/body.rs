@@ -246,7 +246,7 @@ impl Ctx {
 
     async fn wait<T: DeserializeOwned>(&self, name: &str, wait: impl FnOnce(String) -> StepWait) -> Result<T, Failure> {
         let step_id = self.named(name)?;
-        let asked = Asked::Wait(wait(step_id.clone()));
+        let asked = Asked::Wait(Box::new(wait(step_id.clone())));
         if let Some(stored) = self.desk().recall(asked.clone()) {
             return result_of(&step_id, stored);
         }
@@ -411,7 +411,7 @@ impl Names {
 #[derive(Clone, Debug)]
 enum Asked {
     Begin(StepBegin),
-    Wait(StepWait),
+    Wait(Box<StepWait>),
 }
 
 impl Asked {
@@ -534,7 +534,7 @@ impl Desk {
 fn put(told: &mut TellSteps, asked: Asked) {
     match asked {
         Asked::Begin(begin) => told.begin.push(begin),
-        Asked::Wait(wait) => told.wait.push(wait),
+        Asked::Wait(wait) => told.wait.push(*wait),
     }
 }
 
@@ -721,7 +721,7 @@ mod tests {
 
     fn wait(id: &str) -> (Ask, oneshot::Receiver<BodyStep>) {
         let (reply, answer) = oneshot::channel();
-        let asked = Asked::Wait(StepWait { step_id: id.into(), ..StepWait::default() });
+        let asked = Asked::Wait(Box::new(StepWait { step_id: id.into(), ..StepWait::default() }));
         (Ask { asked, is_new: true, reply }, answer)
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use abide_api::Code;
 use abide_api::tasks::{Heartbeat, ProgressTold, Task};
+use abide_core::time::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,10 @@ pub(crate) struct Held {
     lease: Mutex<Lease>,
 }
 
+fn every(task: &Task) -> Duration {
+    Duration::from_millis(task.heartbeat_every_ms.max(1))
+}
+
 #[derive(Debug)]
 struct Lease {
     /// The send time of the last accepted sign of life, plus the window.
@@ -42,24 +47,33 @@ struct Lease {
     progress: Option<ProgressTold>,
     progress_from: Instant,
     beating: bool,
+    /// Whether it is known that the lease still lived when it came.
+    is_proven: bool,
 }
 
 impl Held {
-    fn new(task: Task, since: Instant, now: Instant) -> Held {
-        let every = Duration::from_millis(task.heartbeat_every_ms.max(1));
+    /// `ends_at` is when the lease is over at the latest; nobody knows: the first heartbeat has to find out.
+    fn new(task: Task, ends_at: Option<Instant>, now: Instant) -> Held {
+        let every = every(&task);
         let window = every * BEATS_IN_A_LEASE;
-        // Whoever waited long for a task cannot know when it was leased: it says at once that it lives.
-        let (ends_at, next_beat_at) = match now.duration_since(since) < every {
-            true => (since + window, since + every),
-            false => (now + window, now),
+        let lease = Lease {
+            ends_at: ends_at.unwrap_or(now + window),
+            next_beat_at: ends_at.map_or(now, |ends_at| ends_at - every * (BEATS_IN_A_LEASE - 1)),
+            progress: None,
+            progress_from: now,
+            beating: false,
+            is_proven: ends_at.is_some(),
         };
-        let lease = Lease { ends_at, next_beat_at, progress: None, progress_from: now, beating: false };
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         Held { task, cancel, over, every, lease: Mutex::new(lease) }
     }
 
     pub(crate) fn ends_at(&self) -> Instant {
         self.lease().ends_at
+    }
+
+    pub(crate) fn is_proven(&self) -> bool {
+        self.lease().is_proven
     }
 
     pub(crate) fn progress(&self, progress: ProgressTold) {
@@ -75,6 +89,10 @@ impl Held {
         let mut lease = self.lease();
         if now >= lease.ends_at {
             self.over.cancel();
+            return None;
+        }
+        // Whoever took the task asks first, and by itself.
+        if !lease.is_proven {
             return None;
         }
         let shows = lease.progress.is_some() && now >= lease.progress_from;
@@ -94,6 +112,7 @@ impl Held {
             Ok(Reply::Beat(beat)) => {
                 lease.ends_at = lease.ends_at.max(sent + self.every * BEATS_IN_A_LEASE);
                 lease.next_beat_at = sent + self.every;
+                lease.is_proven = true;
                 lease.progress_from = sent + PROGRESS_EVERY;
                 if beat.cancel_requested {
                     self.cancel.cancel();
@@ -111,9 +130,11 @@ impl Held {
 }
 
 /// All leases of a worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Leases {
     book: Mutex<Book>,
+    /// What instants of this process are counted from.
+    zero: Instant,
     /// Wakes the timer when there is something to keep alive.
     grown: Notify,
 }
@@ -124,9 +145,15 @@ struct Book {
     /// Task and epoch; the order says which to forget first.
     finished: HashMap<String, u64>,
     order: VecDeque<String>,
+    /// How far the server's clock is ahead of `zero`, at most, in microseconds.
+    ahead: Option<i64>,
 }
 
 impl Leases {
+    pub(crate) fn new() -> Leases {
+        Leases { book: Mutex::default(), zero: Instant::now(), grown: Notify::new() }
+    }
+
     /// Takes a task into the book. `None` when it is there already, or was: then it was delivered twice.
     pub(crate) fn hold(&self, task: Task, since: Instant) -> Option<Arc<Held>> {
         let mut book = self.book();
@@ -140,10 +167,60 @@ impl Leases {
             // The older lease was lost without us noticing.
             before.over.cancel();
         }
-        let held = Arc::new(Held::new(task, since, Instant::now()));
+        let now = Instant::now();
+        let ends_at = self.ends_at(&mut book, &task, since, now);
+        let held = Arc::new(Held::new(task, ends_at, now));
         book.held.insert(held.task.task_id.clone(), held.clone());
         self.grown.notify_one();
         Some(held)
+    }
+
+    /// When a lease is over at the latest, whatever the network did to the answer that brought it. A call that was quick
+    /// tells it by itself, and how far the server's clock is ahead; one that waited for work is measured against that.
+    fn ends_at(&self, book: &mut Book, task: &Task, asked: Instant, now: Instant) -> Option<Instant> {
+        let (every, window) = (every(task), every(task) * BEATS_IN_A_LEASE);
+        if now.duration_since(asked) < every {
+            book.ahead = Some(self.ahead(task.lease_expires_at, window, asked));
+            return Some(asked + window);
+        }
+        let left = task.lease_expires_at.micros() - book.ahead? - self.micros(now);
+        let left = Duration::from_micros(u64::try_from(left).ok()?).min(window);
+        (left > every).then(|| now + left)
+    }
+
+    /// The server said when a lease ends, after `sent`: its clock was at least as late as this process's then.
+    fn ahead(&self, lease_expires_at: Timestamp, window: Duration, sent: Instant) -> i64 {
+        let window = i64::try_from(window.as_micros()).unwrap_or(i64::MAX);
+        lease_expires_at.micros() - window - self.micros(sent)
+    }
+
+    fn micros(&self, at: Instant) -> i64 {
+        i64::try_from(at.duration_since(self.zero).as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// Asks whether a lease lives before any code runs under it.
+    pub(crate) async fn prove(&self, held: &Arc<Held>, tasks: &dyn Tasks) -> bool {
+        let given_up_at = Instant::now() + held.every * BEATS_IN_A_LEASE;
+        let said = Said::Heartbeat(Heartbeat { epoch: held.task.epoch, progress: None });
+        let item = Item { task_id: held.task.task_id.clone(), said };
+        while Instant::now() < given_up_at && !held.over.is_cancelled() {
+            let sent = Instant::now();
+            let answer = tasks.tell(&item).await;
+            self.heard(held, sent, &answer);
+            if held.is_proven() {
+                return true;
+            }
+            tokio::time::sleep(held.every / 8).await;
+        }
+        false
+    }
+
+    fn heard(&self, held: &Held, sent: Instant, answer: &Result<Reply, Error>) {
+        held.heard(sent, answer, Instant::now());
+        if let Ok(Reply::Beat(beat)) = answer {
+            let ahead = self.ahead(beat.lease_expires_at, held.every * BEATS_IN_A_LEASE, sent);
+            self.book().ahead = Some(ahead);
+        }
     }
 
     pub(crate) fn release(&self, held: &Held) {
@@ -176,10 +253,9 @@ impl Leases {
                 continue;
             };
             let now = Instant::now();
-            let due: Vec<(Arc<Held>, Item)> =
-                held.into_iter().filter_map(|held| held.due(now).map(|item| (held, item))).collect();
+            let due: Due = held.into_iter().filter_map(|held| held.due(now).map(|item| (held, item))).collect();
             if !due.is_empty() {
-                tokio::spawn(beat(tasks.clone(), due, now, every));
+                tokio::spawn(self.clone().beat(tasks.clone(), due, now, every));
             }
             tokio::time::sleep((every / 4).clamp(QUICKEST_TICK, SLOWEST_TICK)).await;
         }
@@ -188,36 +264,37 @@ impl Leases {
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    async fn beat(self: Arc<Self>, tasks: Arc<dyn Tasks>, due: Due, sent: Instant, patience: Duration) {
+        let (held, items): (Vec<Arc<Held>>, Vec<Item>) = due.into_iter().unzip();
+        // A heartbeat that hangs must not keep the next one from being sent.
+        let answers = tokio::time::timeout(patience, say_all(&*tasks, &items)).await.unwrap_or_else(|_| {
+            let late = Error::Unreachable { server: "the server".into(), cause: "no answer in time".into() };
+            held.iter().map(|_| Err(late.clone())).collect()
+        });
+        for (held, answer) in held.iter().zip(&answers) {
+            self.heard(held, sent, answer);
+        }
+    }
 }
 
-async fn beat(tasks: Arc<dyn Tasks>, due: Vec<(Arc<Held>, Item)>, sent: Instant, patience: Duration) {
-    let (held, items): (Vec<Arc<Held>>, Vec<Item>) = due.into_iter().unzip();
-    let saying = async {
-        match &items[..] {
-            [one] => vec![tasks.tell(one).await],
-            many => match tasks.batch(many).await {
-                Ok(replies) => replies,
-                Err(error) => many.iter().map(|_| Err(error.clone())).collect(),
-            },
-        }
-    };
-    // A heartbeat that hangs must not keep the next one from being sent.
-    let answers = tokio::time::timeout(patience, saying).await.unwrap_or_else(|_| {
-        let cause = "no answer in time".to_owned();
-        held.iter().map(|_| Err(Error::Unreachable { server: "the server".into(), cause: cause.clone() })).collect()
-    });
-    for (held, answer) in held.iter().zip(&answers) {
-        held.heard(sent, answer, Instant::now());
+type Due = Vec<(Arc<Held>, Item)>;
+
+async fn say_all(tasks: &dyn Tasks, items: &[Item]) -> Vec<Result<Reply, Error>> {
+    match items {
+        [one] => vec![tasks.tell(one).await],
+        many => match tasks.batch(many).await {
+            Ok(replies) => replies,
+            Err(error) => many.iter().map(|_| Err(error.clone())).collect(),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use abide_api::Problem;
     use abide_api::tasks::Beat;
-    use abide_core::time::Timestamp;
-
-    use super::*;
 
     pub(crate) fn task(id: &str, epoch: u64) -> Task {
         serde_json::from_value(serde_json::json!({
@@ -234,7 +311,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_is_delivered_twice_is_dropped() {
-        let leases = Leases::default();
+        let leases = Leases::new();
         let now = Instant::now();
         let first = leases.hold(task("t", 1), now).expect("it is new");
         assert!(leases.hold(task("t", 1), now).is_none(), "while it is held");
@@ -246,7 +323,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_newer_lease_of_the_same_task_ends_the_older_one() {
-        let leases = Leases::default();
+        let leases = Leases::new();
         let older = leases.hold(task("t", 1), Instant::now()).expect("it is new");
         let newer = leases.hold(task("t", 2), Instant::now()).expect("it is newer");
         assert!(older.over.is_cancelled() && !newer.over.is_cancelled());
@@ -257,7 +334,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lost_heartbeat_does_not_end_a_lease_but_its_window_does() {
         let now = Instant::now();
-        let held = Held::new(task("t", 1), now, now);
+        let held = Held::new(task("t", 1), Some(now + Duration::from_millis(300)), now);
         assert!(held.due(now + Duration::from_millis(99)).is_none());
         assert!(held.due(now + Duration::from_millis(100)).is_some());
         let lost = Err(Error::Unreachable { server: "s".into(), cause: "cut".into() });
@@ -270,7 +347,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_accepted_heartbeat_counts_from_when_it_was_sent() {
         let now = Instant::now();
-        let held = Held::new(task("t", 1), now, now);
+        let held = Held::new(task("t", 1), Some(now + Duration::from_millis(300)), now);
         let sent = now + Duration::from_millis(100);
         held.due(sent).expect("it is due");
         held.heard(sent, &accepted(), now + Duration::from_millis(190));
@@ -280,17 +357,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refused_heartbeat_ends_a_lease_at_once() {
         let now = Instant::now();
-        let held = Held::new(task("t", 1), now, now);
+        let held = Held::new(task("t", 1), Some(now + Duration::from_millis(300)), now);
         held.heard(now, &Err(Problem::new(Code::LeaseLost, "over").into()), now);
         assert!(held.over.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waited_long_for_a_task_says_at_once_that_it_lives() {
+    async fn who_waited_long_for_a_task_measures_its_lease_by_the_servers_clock() {
+        let leases = Leases::new();
+        let leased = |epoch, at_ms: i64| Task {
+            lease_expires_at: Timestamp::from_micros(at_ms * 1_000),
+            ..task(&format!("t{epoch}"), epoch)
+        };
         let asked = Instant::now();
-        let now = asked + Duration::from_secs(20);
-        let held = Held::new(task("t", 1), asked, now);
-        assert!(held.due(now).is_some());
-        assert_eq!(held.ends_at(), now + Duration::from_millis(300));
+        tokio::time::advance(Duration::from_millis(1000)).await;
+        let first = leases.hold(leased(1, 5_000_300), asked).expect("new");
+        assert!(!first.is_proven(), "nothing is known about the server's clock yet");
+        // The server's clock is 5,000,000 ms when ours is 1,000 ms.
+        let quick = leases.hold(leased(2, 5_000_300), Instant::now()).expect("new");
+        assert!(quick.is_proven());
+        tokio::time::advance(Duration::from_millis(1000)).await;
+        let fresh = leases.hold(leased(3, 5_001_290), asked).expect("new");
+        assert!(fresh.is_proven());
+        assert_eq!(fresh.ends_at(), Instant::now() + Duration::from_millis(290));
+        let stale = leases.hold(leased(4, 5_000_900), asked).expect("new");
+        assert!(!stale.is_proven(), "its answer was under way for longer than the lease lasts");
     }
 }

@@ -148,9 +148,10 @@ impl Worker {
     pub async fn run(self) -> Result<(), Error> {
         let at_once = self.at_once;
         let slots = Arc::new(Semaphore::new(at_once));
-        let leases = Arc::new(Leases::default());
+        let leases = Arc::new(Leases::new());
         let _keeper = AbortOnDrop(tokio::spawn(leases.clone().keep_alive(self.tasks.clone())));
         let bench = Arc::new(Bench {
+            tasks: self.tasks.clone(),
             reports: Reports::begin(self.tasks.clone()),
             leases,
             handlers: self.handlers.clone(),
@@ -239,6 +240,7 @@ impl Drop for AbortOnDrop {
 
 /// Where tasks are executed.
 struct Bench {
+    tasks: Arc<dyn Tasks>,
     reports: Reports,
     leases: Arc<Leases>,
     handlers: BTreeMap<String, Code>,
@@ -251,6 +253,11 @@ impl Bench {
         let mut next = Some((first, since));
         while let Some((task, since)) = next.take() {
             let Some(held) = self.leases.hold(task, since) else { break };
+            if !held.is_proven() && !self.leases.prove(&held, &*self.tasks).await {
+                tracing::warn!(task = %held.task.task_id, "its lease was over before it came");
+                self.leases.release(&held);
+                break;
+            }
             let work = Work::new(held.clone(), self.reports.clone());
             if let Some(said) = self.execute(&work).await {
                 let asked = Instant::now();

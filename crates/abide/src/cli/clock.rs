@@ -26,7 +26,7 @@ pub fn rough(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) if minutes < 10 && seconds % 60 > 0 => format!("{minutes}m{}s", seconds % 60),
+        (0, 0, _) if minutes < 10 && !seconds.is_multiple_of(60) => format!("{minutes}m{}s", seconds % 60),
         (0, 0, _) => format!("{minutes}m"),
         (0, _, 0) => format!("{hours}h"),
         (0, _, _) => format!("{hours}h{minutes}m"),

@@ -10,6 +10,8 @@ mod finding;
 mod key;
 mod offline;
 mod print;
+#[cfg(test)]
+mod reference;
 mod remote;
 mod runs;
 mod serve;

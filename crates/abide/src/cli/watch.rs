@@ -56,10 +56,10 @@ pub async fn follow(to: &To, run_id: &str) -> Result<Exit, Stopped> {
             if message.event == "run" && to.output != Shape::Ids {
                 write_json(&mut anstream::stdout().lock(), &message.data)?;
             }
-        } else if message.event == "progress" {
-            if let Ok(progress) = serde_json::from_str::<Progress>(&message.data) {
-                screen.progress(&progress)?;
-            }
+        } else if message.event == "progress"
+            && let Ok(progress) = serde_json::from_str::<Progress>(&message.data)
+        {
+            screen.progress(&progress)?;
         }
         if message.event == "run" {
             let run: Run = serde_json::from_str(&message.data).map_err(abide_client::Error::from)?;
