@@ -16,6 +16,7 @@ use abide_client::api::views::Run;
 use abide_client::{Approval, Client, Ctx, Error, Failure, RunState, StepOptions, Stop, Tasks, Work, Worker};
 use common::{Server, signal};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Long enough for a slow machine; a test that waits so long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -462,6 +463,72 @@ async fn a_canceled_body_stops_where_it_stands() {
     world.until(&run_id, RunState::Running).await;
     world.client.cancel(&run_id, &CancelRun::default()).await.expect("it is asked");
     assert_eq!(world.ended(&run_id).await.state, RunState::Canceled);
+}
+
+/// Passes everything on to a server, except heartbeats: those are never answered.
+async fn proxy_without_heartbeats(server: &Server) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let target = server.url.trim_start_matches("http://").to_owned();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let target = target.clone();
+            tokio::spawn(async move {
+                let mut far = tokio::net::TcpStream::connect(target).await.expect("the server is there");
+                let (mut asks, mut answered) = near.split();
+                let (mut answers, mut asked) = far.split();
+                let there = async {
+                    let mut bytes = vec![0; 64 * 1024];
+                    while let Ok(read @ 1..) = asks.read(&mut bytes).await {
+                        if String::from_utf8_lossy(&bytes[..read]).contains("/heartbeat ") {
+                            std::future::pending::<()>().await;
+                        }
+                        if asked.write_all(&bytes[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                };
+                let back = tokio::io::copy(&mut answers, &mut answered);
+                tokio::select! { () = there => {}, _ = back => {} }
+            });
+        }
+    });
+    url
+}
+
+/// Says when a handler was dropped before it was done.
+struct Dropped(Arc<std::sync::Mutex<Option<Duration>>>, tokio::time::Instant);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.lock().expect("a place").get_or_insert(self.1.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_heartbeats_are_lost_stops_before_another_may_begin() {
+    let document = "workflow: slow\nsteps:\n  - { id: one, task: slow, lease: 900ms }\n";
+    let mut world = World::with(&[("slow", document)]).await;
+    let mute = Client::new(&proxy_without_heartbeats(&world.server).await).expect("an address");
+    let stopped = Arc::new(std::sync::Mutex::new(None));
+    let noted = stopped.clone();
+    world.works(Worker::new(mute, "mute").at_once(1).handle("slow", move |work: Work| {
+        let dropped = Dropped(noted.clone(), tokio::time::Instant::now());
+        async move {
+            if work.task().attempt == 1 {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+            }
+            drop(dropped);
+            Ok(work.task().attempt)
+        }
+    }));
+    let run_id = world.start("slow", json!({})).await;
+    let run = world.ended(&run_id).await;
+    assert_eq!(run.state, RunState::Succeeded, "{}", run.summary);
+    let ran = stopped.lock().expect("a place").expect("it was dropped");
+    assert!(ran <= Duration::from_millis(1000), "it ran for {ran:?}, its lease for 900ms");
+    let kinds = world.kinds(&run_id).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "task.lost").count(), 1, "{kinds:?}");
 }
 
 /// This very test binary as a worker process of its own, so that it can be killed.

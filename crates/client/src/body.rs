@@ -186,7 +186,7 @@ impl Ctx {
         CtxEffect { ctx: self, name }
     }
 
-    /// Asks a person. A rejection is a failure unless the caller looks at it.
+    /// Asks a person. A rejection is a failure of this step, which the body may catch.
     pub async fn approve(&self, name: &str, approval: Approval) -> Result<Decision, Failure> {
         let Approval { title, subject, approvers, quorum, not_requester, deadline, at_deadline, form } = approval;
         let told = ApprovalTold { title, subject, approvers, quorum, not_requester, deadline, at_deadline, form };

@@ -20,6 +20,8 @@ const SLOWEST_TICK: Duration = Duration::from_millis(100);
 const QUICKEST_TICK: Duration = Duration::from_millis(5);
 /// People look at progress, and four times a second is enough for them.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// Heartbeats of one call; servers take no more than 1,000 items.
+const MOST_AT_ONCE: usize = 500;
 /// How many finished tasks are remembered, so that one that is delivered twice is dropped.
 const REMEMBERED: usize = 4096;
 
@@ -281,13 +283,17 @@ impl Leases {
 type Due = Vec<(Arc<Held>, Item)>;
 
 async fn say_all(tasks: &dyn Tasks, items: &[Item]) -> Vec<Result<Reply, Error>> {
-    match items {
-        [one] => vec![tasks.tell(one).await],
-        many => match tasks.batch(many).await {
-            Ok(replies) => replies,
-            Err(error) => many.iter().map(|_| Err(error.clone())).collect(),
-        },
+    if let [one] = items {
+        return vec![tasks.tell(one).await];
     }
+    let mut answers = Vec::with_capacity(items.len());
+    for some in items.chunks(MOST_AT_ONCE) {
+        answers.extend(match tasks.batch(some).await {
+            Ok(replies) => replies,
+            Err(error) => some.iter().map(|_| Err(error.clone())).collect(),
+        });
+    }
+    answers
 }
 
 #[cfg(test)]
