@@ -232,7 +232,10 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 fn unreadable(body: &[u8], pointer: &str, error: &serde_json::Error) -> Problem {
     let text = error.to_string();
     let said = text.split(" at line ").next().unwrap_or(&text).to_owned();
-    let beyond = said.contains("out of range") || said.contains("surrogate") || said.contains("control character");
+    let beyond = said.contains("out of range")
+        || said.contains("surrogate")
+        || said.contains("hex escape")
+        || said.contains("control character");
     if said.starts_with("duplicate field") {
         return Problem::new(Code::DuplicateKey, format!("There is a {said}.")).field(pointer, said);
     }

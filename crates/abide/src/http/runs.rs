@@ -59,7 +59,8 @@ pub async fn start(call: Call, asked: StartRun) -> Answered {
             owner_id: asked.owner_id,
             data_region: asked.data_region,
             trace_id: trace_id(&call),
-            ..Start::with_input(stored(asked.input).unwrap_or_else(|| "null".into()))
+            // Nothing given is an input without fields: documents read it by name.
+            ..Start::with_input(stored(asked.input).unwrap_or_else(|| "{}".into()))
         },
     };
     match call.ask(What::Start(Box::new(new))).await? {

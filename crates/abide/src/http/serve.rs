@@ -58,7 +58,7 @@ pub async fn serve(server: Server, api: Arc<Api>, stop: impl Future<Output = ()>
     let open = Arc::new(Open::default());
     let graceful = hyper_util::server::graceful::GracefulShutdown::new();
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(HEADER_BYTES).pipeline_flush(true);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(2 * HEADER_BYTES);
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -92,6 +92,8 @@ pub async fn serve(server: Server, api: Arc<Api>, stop: impl Future<Output = ()>
             drop(place);
         });
     }
+    // Whoever comes now is refused by the system, not left waiting.
+    drop(server.listener);
     api.stop();
     if tokio::time::timeout(DRAIN_TIME, graceful.shutdown()).await.is_err() {
         tracing::warn!("some requests did not end in time");
@@ -243,6 +245,10 @@ async fn handle(api: Arc<Api>, request: Request<Incoming>) -> (Answered, &'stati
     let path = parts.uri.path().to_owned();
     if parts.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > URI_BYTES) {
         return (Err(Problem::new(Code::UriTooLong, format!("An address has at most {URI_BYTES} bytes."))), "");
+    }
+    let header_bytes: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if header_bytes > HEADER_BYTES {
+        return (Err(Problem::new(Code::HeadersTooLarge, format!("Headers have at most {HEADER_BYTES} bytes."))), "");
     }
     if let Err(problem) = check_sender(&api, &parts.method, &parts.headers, &parts.uri) {
         return (Err(problem), "");
