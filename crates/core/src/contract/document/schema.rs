@@ -26,7 +26,7 @@ pub fn json_schema() -> Value {
                 "type": "string",
                 "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6}Z$",
             },
-            "run_id": { "type": "string", "pattern": "^run_[0-9A-HJKMNP-TV-Z]{26}$" },
+            "run_id": { "type": "string", "pattern": "^run_[A-Za-z0-9_-]{1,64}$" },
             "run_state": { "oneOf": RunState::ALL.iter().map(|state| json!({
                 "const": state.as_str(), "description": state.means(),
             })).collect::<Vec<_>>() },
