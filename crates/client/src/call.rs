@@ -27,6 +27,7 @@ pub struct Call {
     key: Option<String>,
     patience: Duration,
     retries: u32,
+    minimal: bool,
     fault: Option<Error>,
 }
 
@@ -69,6 +70,7 @@ impl Call {
             key: None,
             patience: PATIENCE,
             retries,
+            minimal: false,
             fault: None,
         }
     }
@@ -99,6 +101,12 @@ impl Call {
     /// The same key again means the same request: it is done once. Without one, every call gets its own.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Call {
         self.key = Some(key.into());
+        self
+    }
+
+    /// Only what identifies the run is answered, which costs the server no look at it.
+    pub fn minimal(mut self) -> Call {
+        self.minimal = true;
         self
     }
 
@@ -154,6 +162,9 @@ impl Call {
         }
         if let Some(key) = &self.key {
             request = request.header("idempotency-key", key);
+        }
+        if self.minimal {
+            request = request.header("prefer", "return=minimal");
         }
         match &self.body {
             Some(body) => request.header("content-type", self.content_type).body(body.clone()),
