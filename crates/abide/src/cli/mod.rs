@@ -1,6 +1,7 @@
 //! The command line: one file per command. Commands print and return how they ended; only `main` ends the process.
 
 mod contract;
+mod dev;
 mod finding;
 mod offline;
 mod serve;
@@ -24,6 +25,8 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Try everything: a server with examples, workers and one run for every state
+    Dev(Box<dev::Dev>),
     /// Show the states a run can be in and what may move it
     Contract(contract::Contract),
     /// Check workflow documents and name every fault at once
@@ -45,6 +48,7 @@ enum Command {
 impl Arguments {
     pub fn run(self) -> io::Result<Exit> {
         match self.command {
+            Command::Dev(dev) => dev.run(),
             Command::Contract(contract) => contract.run(),
             Command::Validate(validate) => validate.run(),
             Command::Serve(serve) => serve.run(),
