@@ -111,10 +111,9 @@ async fn resize(work: Work) -> Done {
     let photo = input["photo"].as_str().unwrap_or_default();
     // Raw files take long, and this code does not look whether somebody has canceled meanwhile.
     let seconds = if photo.ends_with(".raw") { 8 } else { 2 };
-    for done in 0..seconds {
-        work.progress(done, Some(seconds), Some("resizing")).await.map_err(unsaid)?;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
+    let number = input["number"].as_u64().unwrap_or(1);
+    work.progress(number, input["of"].as_u64(), Some("photos of the album")).await.map_err(unsaid)?;
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
     Ok(json!({ "small": photo }))
 }
 
