@@ -33,6 +33,8 @@ impl Drop for Running {
 pub struct Server {
     process: Running,
     pub address: String,
+    /// Sent with every request.
+    pub key: Option<String>,
 }
 
 impl Server {
@@ -51,7 +53,7 @@ impl Server {
         // What it says later is read and forgotten, so that it never waits for us.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("it said {line:?}"));
-        Server { address: address.into(), process: Running(child) }
+        Server { address: address.into(), key: None, process: Running(child) }
     }
 
     pub fn url(&self) -> String {
@@ -63,11 +65,12 @@ impl Server {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         let (host, length) = (&self.address, body.len());
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        let key = self.key.as_ref().map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
         let about = match body.is_empty() {
             true => String::new(),
             false => format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n"),
         };
-        stream.write_all(format!("{head}{about}\r\n{body}").as_bytes()).expect("it reads");
+        stream.write_all(format!("{head}{key}{about}\r\n{body}").as_bytes()).expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("not HTTP: {answer}"));
