@@ -34,6 +34,7 @@ fn page(code: Code) -> String {
     };
     let changed = match code {
         Code::OutcomeUnknown => "Nobody knows: ask again with the same `Idempotency-Key`, and it is done exactly once.",
+        Code::Internal => "Nothing was promised: look at the run, or ask again with the same `Idempotency-Key`.",
         _ => "No. A refusal changes nothing.",
     };
     let mut example = Problem::new(code, "What was true in this case.");
