@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -100,14 +100,13 @@ impl Server {
     }
 }
 
-/// Looks until it is so, or fails after a while and says what it saw last.
+/// Looks ten times a second until it is so, or fails after a while and says what it saw last.
 pub fn eventually<T: std::fmt::Debug>(within: Duration, what: &str, mut look: impl FnMut() -> Result<(), T>) {
-    let began = Instant::now();
-    loop {
-        match look() {
-            Ok(()) => return,
-            Err(seen) if began.elapsed() > within => panic!("{what}: not within {within:?}: {seen:?}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut waited = Duration::ZERO;
+    while let Err(seen) = look() {
+        assert!(waited < within, "{what}: not within {within:?}: {seen:?}");
+        std::thread::sleep(PAUSE);
+        waited += PAUSE;
     }
 }
