@@ -51,6 +51,9 @@ fn every_state_is_there_in_seconds_and_a_restart_starts_nothing_new() {
     assert_eq!(paid["proof"]["by"], "reconcile", "{paid}");
     let onboarding = server.get("/v1/runs/run_demo-onboarding/explain").to_string();
     assert!(onboarding.contains("ana@example.com"), "the root cause is named: {onboarding}");
+    let crawl = server.get("/v1/runs/run_demo-crawl/explain");
+    let triage = crawl["triage"].as_array().expect("a stall is triaged");
+    assert!(triage.iter().all(|one| one["answer"] != "unknown"), "{triage:?}");
     let hello = server.get("/v1/runs/run_demo-hello");
     assert_eq!(hello["blocking_reason"]["type"], "no_worker_listening", "{hello}");
 
