@@ -1,6 +1,7 @@
 //! The program `abide`.
 
 mod cli;
+mod demo;
 mod http;
 
 use std::io::ErrorKind;

@@ -280,6 +280,16 @@ impl Snapshot<'_> {
                         around.children.insert(run_id.clone(), facts);
                     }
                 }
+                // Whoever looks at a stall asks whether anybody could take the step again.
+                Some(Wait::Lost { .. }) => {
+                    let definition = self.definition(run)?;
+                    let declared = step.place.index.and_then(|index| definition.steps().get(index));
+                    let queue = declared.map_or(&definition.defaults.queue, |declared| &declared.queue);
+                    let queue = run.head.started.queue.as_ref().unwrap_or(queue);
+                    if !around.queues.contains_key(queue) {
+                        around.queues.insert(queue.clone(), self.queue(queue)?);
+                    }
+                }
                 _ => {}
             }
         }

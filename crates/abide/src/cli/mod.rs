@@ -6,6 +6,7 @@ mod completions;
 mod contract;
 mod decide;
 mod explain;
+mod dev;
 mod finding;
 mod key;
 mod offline;
@@ -39,6 +40,8 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Try everything: a server with examples, workers and one run for every state
+    Dev(Box<dev::Dev>),
     /// Show the states a run can be in and what may move it
     Contract(contract::Contract),
     /// Check workflow documents and name every fault at once
@@ -47,7 +50,7 @@ enum Command {
     Serve(serve::Serve),
     /// Check everything that the store can show
     Doctor(offline::Doctor),
-    /// Copy a store that is in use into a directory that can be opened later
+    /// Copy a store into a directory that can be opened later
     Backup(offline::Backup),
     /// Move runs that ended long enough ago to the archive
     Archive(offline::Archive),
@@ -118,6 +121,7 @@ enum Command {
 impl Arguments {
     pub fn run(self) -> io::Result<Exit> {
         match self.command {
+            Command::Dev(dev) => dev.run(),
             Command::Contract(contract) => contract.run(),
             Command::Validate(validate) => validate.run(),
             Command::Serve(serve) => serve.run(),

@@ -15,7 +15,7 @@ pub struct Serve {
 
 impl Serve {
     pub fn run(self) -> io::Result<Exit> {
-        self.network.log();
+        self.network.log("info");
         block_on(async {
             let engine = self.store.open()?;
             let prepared = self.network.prepare(engine).await?;

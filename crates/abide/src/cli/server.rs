@@ -130,10 +130,11 @@ impl Network {
         hosts
     }
 
-    /// What happens goes to standard error: one line each, or one JSON object each.
-    pub fn log(&self) {
+    /// What happens goes to standard error: one line each, or one JSON object each. `level` is what is written unless
+    /// ABIDE_LOG says otherwise.
+    pub fn log(&self, level: &str) {
         use tracing_subscriber::EnvFilter;
-        let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+        let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
         let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
         // A logger that is there already is as good.
         let _ = match self.log_format.as_str() {

@@ -125,7 +125,7 @@ async fn insights(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(
         let label = workflow.as_ref().map_or_else(String::new, ToString::to_string);
         numbers.push((label, engine.insights(workflow).await?));
     }
-    text.about("abide_time_in_state_seconds", "gauge", "How long runs were in a state, by quantile.");
+    text.about("abide_time_in_state_seconds", "summary", "How long runs were in a state.");
     for (workflow, numbers) in &numbers {
         for (state, times) in &numbers.time_in_state {
             for (quantile, ms) in [("0.5", times.p50_ms), ("0.95", times.p95_ms), ("0.99", times.p99_ms)] {
