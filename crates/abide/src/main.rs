@@ -3,6 +3,7 @@
 mod cli;
 mod demo;
 mod http;
+mod trace;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

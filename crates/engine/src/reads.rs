@@ -548,12 +548,16 @@ impl Engine {
         self.read(move |snapshot| Ok(read::counts(snapshot.db, snapshot.namespace, workflow.as_ref())?)).await
     }
 
-    /// Events of a run after one, in order.
+    /// Events of a run after one, in order, each with everything that proves it.
     pub async fn events(&self, run_id: &RunId, after: u64, limit: usize) -> Read<Vec<EventRecord>> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
             let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            Ok(read::events(snapshot.db, loaded.no, after, limit)?)
+            let mut events = read::events(snapshot.db, loaded.no, after, limit)?;
+            for event in &mut events {
+                event.evidence = explain::evidence_of(&loaded.run.head, event);
+            }
+            Ok(events)
         })
         .await
     }

@@ -13,6 +13,7 @@ use abide_engine::push::{Allow, Push, PushOptions, Secrets, SigningSecret};
 use abide_engine::{Engine, Options, Stop};
 
 use crate::http::{Api, Server, Settings, serve};
+use crate::trace;
 
 /// Where the data is.
 #[derive(Clone, Debug, clap::Args)]
@@ -151,11 +152,13 @@ impl Prepared {
         let engine = api.engine.clone();
         let stopper: Stop = push.stopper();
         let pushing = tokio::spawn(push.run());
+        let tracing = trace::follow(&engine, trace::endpoint());
         serve(server, api, asked_to_stop()).await;
         tracing::info!("stopping");
         stopper.now();
         engine.shutdown().await;
         let _ = tokio::time::timeout(std::time::Duration::from_secs(5), pushing).await;
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), tracing).await;
         Ok(())
     }
 }

@@ -5,3 +5,4 @@ mod bad_input;
 mod scenario;
 mod stage;
 mod streams;
+mod traces;

@@ -62,7 +62,16 @@ impl Stage {
     }
 
     pub fn on(data: PathBuf, arguments: &[&str]) -> Stage {
-        let (server, address) = start(&data, arguments);
+        let (server, address) = start(&data, arguments, &[]);
+        Stage { server, address, data, key: None }
+    }
+
+    /// With more in the environment of the server.
+    pub fn within(environment: &[(&str, &str)]) -> Stage {
+        let n = STAGES.fetch_add(1, Ordering::SeqCst);
+        let data = std::env::temp_dir().join(format!("abide-http-{}-{n}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&data);
+        let (server, address) = start(&data, &[], environment);
         Stage { server, address, data, key: None }
     }
 
@@ -70,7 +79,7 @@ impl Stage {
     pub fn crash_and_restart(&mut self, arguments: &[&str]) {
         let _ = self.server.kill();
         let _ = self.server.wait();
-        (self.server, self.address) = start(&self.data, arguments);
+        (self.server, self.address) = start(&self.data, arguments, &[]);
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -170,12 +179,12 @@ impl Drop for Stage {
     }
 }
 
-fn start(data: &PathBuf, arguments: &[&str]) -> (Child, SocketAddr) {
+fn start(data: &PathBuf, arguments: &[&str], environment: &[(&str, &str)]) -> (Child, SocketAddr) {
     let mut server = Command::new(env!("CARGO_BIN_EXE_abide"))
         .args(["serve", "--listen", "127.0.0.1:0", "--data"])
         .arg(data)
         .args(arguments)
-        .env("ABIDE_SECRET_CANARY", "canary-4f1d-secret")
+        .envs(environment.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
