@@ -1,6 +1,8 @@
 //! What Abide says over HTTP: the requests it takes, the views it gives, and the problems it answers with. Server, client
 //! and the OpenAPI document read the same types.
 
+#![allow(clippy::result_large_err, reason = "a refusal is rare, and is written at once")]
+
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod keys;

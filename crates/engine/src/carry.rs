@@ -447,8 +447,8 @@ impl<S: Store> Lane<S> {
             }
         };
         batch.writes.links_used.extend(asked.link.map(|link| (link, batch.now)));
-        let task = match owner.filter(|_| asked.claim_next) {
-            Some(worker) => self.claim_next(batch, &key, &worker)?,
+        let task = match asked.command.ask.holding().filter(|_| asked.claim_next) {
+            Some(holding) => self.claim_next(batch, &key, holding, owner.as_ref())?,
             None => None,
         };
         let receipt = self.receipt_in(batch, &key, &asked.command.ask, &reply)?;

@@ -1,5 +1,7 @@
 //! The wire: one table of routes from which requests find their handler, their roles and their page of the reference.
 
+#![allow(clippy::result_large_err, reason = "a refusal is rare, and is written at once")]
+
 mod access;
 mod approvals;
 mod call;

@@ -198,8 +198,11 @@ async fn answer(api: Arc<Api>, request: Request<Incoming>) -> Response<Body> {
     let began = Stopwatch::start();
     let request_id = api.request_id();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    // A panic in a handler is this caller's bad luck, not the server's end.
-    let handled = tokio::spawn(handle(api.clone(), request)).await;
+    // A panic in a handler is this caller's bad luck, not the server's end. A caller that hangs up ends its handler, so
+    // that no task is leased to nobody; what the engine was asked for is carried all the same.
+    let mut handling = tokio::task::JoinSet::new();
+    handling.spawn(handle(api.clone(), request));
+    let handled = handling.join_next().await.unwrap_or_else(|| unreachable!("one was spawned"));
     let (reply, route) = match handled {
         Ok((Ok(reply), route)) => (reply, route),
         Ok((Err(problem), route)) => (Reply::problem(named(problem, &path, &request_id)), route),

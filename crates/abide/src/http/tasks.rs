@@ -63,15 +63,18 @@ pub async fn fail(call: Call, said: FailTask) -> Answered {
 }
 
 pub async fn block(call: Call, said: BlockTask) -> Answered {
-    if let (Some(tool), Some(url)) = (&said.tool, &said.connect_url) {
-        let account = said.account.clone().unwrap_or_else(|| "default".into());
-        let place = (call.who.namespace.to_string(), tool.clone(), account);
-        let mut urls = locked(&call.api.connect_urls);
-        if urls.len() < 10_000 && url.len() <= 4_000 {
-            urls.insert(place, url.clone());
-        }
-    }
+    keep_connect_url(&call, &said);
     ended(&call, said).await
+}
+
+/// Where a person reconnects: for those who may, as long as this process lives.
+fn keep_connect_url(call: &Call, said: &BlockTask) {
+    let (Some(tool), Some(url)) = (&said.tool, &said.connect_url) else { return };
+    let account = said.account.clone().unwrap_or_else(|| "default".into());
+    let mut urls = locked(&call.api.connect_urls);
+    if urls.len() < 10_000 && url.len() <= 4_000 {
+        urls.insert((call.who.namespace.to_string(), tool.clone(), account), url.clone());
+    }
 }
 
 pub async fn canceled(call: Call, said: Stopped) -> Answered {
@@ -79,10 +82,13 @@ pub async fn canceled(call: Call, said: Stopped) -> Answered {
 }
 
 pub async fn callback(call: Call, asked: MakeCallback) -> Answered {
+    Ok(Reply::json(201, &new_callback(&call, call.param("task_id"), asked).await?))
+}
+
+async fn new_callback(call: &Call, task_id: &str, asked: MakeCallback) -> Result<CallbackMade, Problem> {
     let token = access::token(43);
-    make_callback(&call.engine, call.worker(), call.param("task_id"), asked, &token).await?;
-    let url = format!("{}/v1/callbacks/{token}", call.api.settings.public_url);
-    Ok(Reply::json(201, &CallbackMade { url }))
+    make_callback(&call.engine, call.worker(), task_id, asked, &token).await?;
+    Ok(CallbackMade { url: format!("{}/v1/callbacks/{token}", call.api.settings.public_url) })
 }
 
 pub async fn effect(call: Call, said: TellEffect) -> Answered {
@@ -121,6 +127,7 @@ enum Op {
     Complete,
     Fail,
     Block,
+    Callbacks,
     Effects,
     Canceled,
     Steps,
@@ -158,7 +165,15 @@ async fn one(call: &Call, item: &str) -> Result<abide_api::Raw, Problem> {
         }
         Op::Complete => report(engine, caller, task_id, rest::<CompleteTask>(item)?).await?,
         Op::Fail => report(engine, caller, task_id, rest::<FailTask>(item)?).await?,
-        Op::Block => report(engine, caller, task_id, rest::<BlockTask>(item)?).await?,
+        Op::Block => {
+            let said: BlockTask = rest(item)?;
+            keep_connect_url(call, &said);
+            report(engine, caller, task_id, said).await?
+        }
+        Op::Callbacks => {
+            let made = new_callback(call, task_id, rest(item)?).await?;
+            return abide_api::raw_of(&made).map_err(unwritable);
+        }
         Op::Canceled => report(engine, caller, task_id, rest::<Stopped>(item)?).await?,
         Op::Effects => {
             let told = report(engine, caller, task_id, rest::<TellEffect>(item)?).await?;

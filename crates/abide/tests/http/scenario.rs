@@ -45,9 +45,13 @@ fn a_run_that_is_asked_about_all_the_way() {
     }
 
     let task = stage.claim("w1");
+    let (first, epoch) = (task["task_id"].clone(), task["epoch"].clone());
     let done = stage.report(&task, "complete", json!({ "output": ["a", "b"], "claim_next": true })).json();
     let task = done["task"].clone();
     assert_eq!(task["step_id"], "summarize", "the next task came with the answer: {done}");
+    let first = json!({ "task_id": first, "epoch": epoch });
+    let again = stage.report(&first, "complete", json!({ "output": ["a", "b"], "claim_next": true })).json();
+    assert_eq!(again["task"]["task_id"], task["task_id"], "an answer that was lost is given again, with its task");
     stage.report(&task, "complete", json!({ "output": { "text": "two items" } }));
     let waiting = stage.until(run, "waiting_on_approval");
     assert!(waiting["next_actions"].as_array().is_some_and(|actions| actions.iter().any(|one| one["id"] == "approve")));

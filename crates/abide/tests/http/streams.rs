@@ -98,6 +98,23 @@ fn all_runs_of_a_filter_are_followed_without_a_gap() {
 }
 
 #[test]
+fn nobody_is_given_a_task_after_hanging_up() {
+    let stage = Stage::new();
+    stage.apply("workflow: one\nsteps:\n  - { id: a, task: work }\n");
+    let mut gone = stage.connect();
+    let body = json!({ "worker": "gone", "queues": ["default"], "wait_ms": 30_000 }).to_string();
+    write!(gone, "POST /v1/tasks/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        .expect("sent");
+    std::thread::sleep(Duration::from_millis(200));
+    drop(gone);
+    std::thread::sleep(Duration::from_millis(200));
+    let run = stage.start("one", json!({}));
+    let asked = json!({ "worker": "here", "queues": ["default"], "wait_ms": 2_000 });
+    let heard = stage.post("/v1/tasks/claim", asked);
+    assert_eq!(heard.status, 200, "{run} was leased to somebody who is gone");
+}
+
+#[test]
 fn an_idle_worker_gets_a_task_within_milliseconds_of_its_issue() {
     let stage = Stage::new();
     stage.apply("workflow: one\nsteps:\n  - { id: a, task: work }\n");

@@ -1,6 +1,6 @@
 //! Traces are evidence: they arrive at a collector with the ids of run and step, and a dead collector changes nothing.
 
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use abide_core::ids::{Digest, Namespace, Path, TaskId, WorkerId};
-use abide_core::run::command::{Actor, Ask, Command, Json, Reply};
+use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Reply};
 use abide_core::run::step::{Ref, Step, Task, TaskKind};
 use abide_core::run::{Need, PUSH, idempotency_key, row_of};
 use abide_core::time::{Span, Timestamp};
@@ -183,17 +183,31 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// After a completion: the run's next task, for the same worker.
+    /// After a completion: the run's next task, for the same worker. When the completion is repeated because its answer
+    /// was lost, the task that came with it is given again.
     pub(super) fn claim_next(
         &mut self,
         batch: &mut Batch,
         key: &RunKey,
-        worker: &WorkerId,
+        after: &Holding,
+        worker: Option<&WorkerId>,
     ) -> Stored<Option<LeasedTask>> {
         let Some(open) = batch.runs.get(key) else { return Ok(None) };
-        let ready = open.run.open().find(|step| step.is_ready() && self.listeners.offers(&key.namespace, worker, step));
-        let Some(path) = ready.map(|step| step.path.clone()) else { return Ok(None) };
-        self.claim_task(batch, key, &path, worker, None, None)
+        let claim_id = format!("next:{}", after.epoch);
+        let given = open.run.open().find_map(|step| {
+            let lease = step.lease().filter(|lease| lease.claim_id.as_deref() == Some(claim_id.as_str()))?;
+            Some((step.path.clone(), lease.owner.clone()))
+        });
+        let (path, worker) = match (given, worker) {
+            (Some(given), _) => given,
+            (None, Some(worker)) => {
+                let offered = |step: &&Step| step.is_ready() && self.listeners.offers(&key.namespace, worker, step);
+                let Some(ready) = open.run.open().find(offered) else { return Ok(None) };
+                (ready.path.clone(), worker.clone())
+            }
+            (None, None) => return Ok(None),
+        };
+        self.claim_task(batch, key, &path, &worker, None, Some(&claim_id))
     }
 
     /// A claim that is repeated with the same id gets the same leases, as far as they live, and never others: whoever asks
