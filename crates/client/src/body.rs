@@ -142,11 +142,11 @@ impl Ctx {
     {
         let step_id = self.named(name)?;
         let begin = StepBegin { step_id: step_id.clone(), ..options.begin };
-        if let Some(stored) = self.desk().recall(Asked::Begin(begin.clone())) {
+        if let Some(stored) = self.desk().recall(Asked::Begin(Box::new(begin.clone()))) {
             return result_of(&step_id, stored);
         }
         loop {
-            let step = self.ask(Asked::Begin(begin.clone())).await?;
+            let step = self.ask(Asked::Begin(Box::new(begin.clone()))).await?;
             if step.state.is_ended() {
                 return result_of(&step_id, step);
             }
@@ -410,7 +410,7 @@ impl Names {
 
 #[derive(Clone, Debug)]
 enum Asked {
-    Begin(StepBegin),
+    Begin(Box<StepBegin>),
     Wait(Box<StepWait>),
 }
 
@@ -533,7 +533,7 @@ impl Desk {
 
 fn put(told: &mut TellSteps, asked: Asked) {
     match asked {
-        Asked::Begin(begin) => told.begin.push(begin),
+        Asked::Begin(begin) => told.begin.push(*begin),
         Asked::Wait(wait) => told.wait.push(*wait),
     }
 }
@@ -715,7 +715,7 @@ mod tests {
 
     fn begin(id: &str) -> (Ask, oneshot::Receiver<BodyStep>) {
         let (reply, answer) = oneshot::channel();
-        let asked = Asked::Begin(StepBegin { step_id: id.into(), ..StepBegin::default() });
+        let asked = Asked::Begin(Box::new(StepBegin { step_id: id.into(), ..StepBegin::default() }));
         (Ask { asked, is_new: true, reply }, answer)
     }
 

@@ -1,5 +1,7 @@
 //! The server over real sockets: a process of its own, real files, exact bytes.
 
+#![expect(clippy::disallowed_methods, reason = "tests of a real server look at the clock")]
+
 mod access;
 mod bad_input;
 mod scenario;

@@ -1,7 +1,7 @@
 //! What the whole program does on one machine: a server in its own process, and here its load and a worker over HTTP.
 //! Runs of five steps that do nothing, declared and coded.
 //!
-//! `cargo bench -p abide-bench --bench server` (`ABIDE_SECONDS=N` for each figure, 5 unless said).
+//! `cargo bench -p abide-bench-server` (`ABIDE_SECONDS=N` for each figure, 5 unless said).
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -217,7 +217,7 @@ fn program() -> PathBuf {
     let built = Command::new(env!("CARGO")).args(["build", "--release", "--quiet", "-p", "abide"]).status();
     assert!(built.is_ok_and(|status| status.success()), "the program builds");
     let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
     target.join("release/abide")
 }
 

@@ -1,0 +1,1 @@
+//! Only a benchmark is here.
