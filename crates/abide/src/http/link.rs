@@ -13,7 +13,7 @@ use super::access::token;
 use super::call::{Answered, Call, Reply};
 
 const USUAL_LIFE: Span = Span::from_secs(7 * 86_400);
-const POLICY: &str = "default-src 'none'; style-src 'sha256-l9gMJ3r8Q5fXDM1GX6cVSRXJuNL79BL2Rh6gVKYeuxk='; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+const POLICY: &str = "default-src 'none'; style-src 'sha256-8ekn0a/8PGtsTq3pdQh9oYM/rzl0+e36o9Ple2NbOD0='; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// `POST /v1/runs/{id}/approvals/{step}/links`
 pub async fn make(call: Call, asked: MakeLink) -> Answered {
