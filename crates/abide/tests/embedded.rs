@@ -39,7 +39,7 @@ async fn the_same_worker_works_on_an_engine_in_the_same_process() {
     let record = engine.ended(&run_id).await.expect("it ends");
     assert_eq!(record.state.as_str(), "succeeded", "{}", record.summary);
     let output = engine.payload(&run_id, "output").await.expect("it is read").expect("there is one");
-    assert_eq!(serde_json::from_str::<Value>(&output.to_string()).expect("JSON")["two"], 3);
+    assert_eq!(serde_json::from_str::<Value>(&output).expect("JSON")["two"], 3);
     stop.now();
     working.await.expect("no panic").expect("no error");
     engine.shutdown().await;

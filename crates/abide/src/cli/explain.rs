@@ -144,7 +144,15 @@ pub fn command_of(run_id: &str, action: &Value) -> String {
             words.extend(["signal".into(), run_id.into(), quoted(&plain(name)), "--payload".into(), "JSON".into()]);
         }
         _ => {
-            words.extend([plain(&id.replace('_', "-")), run_id.into()]);
+            // Each action is a call; what it is called here is the last word of its address.
+            let verb = action["href"].as_str().and_then(|href| href.rsplit('/').next()).unwrap_or(id);
+            words.extend([plain(verb), run_id.into()]);
+            if body["compensate"] == false {
+                words.push("--no-compensate".into());
+            }
+            if body["steps"] == 1 {
+                words.push("--one-step".into());
+            }
             option(&mut words, "step", &body["step_id"]);
             match needs(action, "decision_by") {
                 true => words.extend(["--by".into(), "WHO".into()]),

@@ -4,11 +4,14 @@ use std::io;
 
 use abide_api::keys::{CreateKey, Role};
 use abide_client::Method;
+use abide_engine::request::Access;
 use clap::{Args, Subcommand};
 
 use super::Exit;
 use super::print::{List, age, plain, print_one, word};
 use super::remote::To;
+use super::server::block_on;
+use crate::http::new_key;
 
 #[derive(Debug, Args)]
 pub struct Key {
@@ -50,6 +53,9 @@ struct Create {
     /// As 90d; without one it does not expire
     #[arg(long, value_name = "DURATION")]
     expires_in: Option<String>,
+    /// Write it into a data directory that no server has open: the way to a first key, and back in
+    #[arg(long, value_name = "DIR")]
+    data: Option<std::path::PathBuf>,
     #[command(flatten)]
     to: To,
 }
@@ -110,17 +116,20 @@ impl Key {
 impl Create {
     fn run(self) -> io::Result<Exit> {
         let to = self.to.clone();
+        let key = CreateKey {
+            name: self.name,
+            role: self.role,
+            queues: self.queues,
+            principal: self.principal,
+            groups: self.groups,
+            acts_for_others: self.acts_for_others,
+            namespace: self.namespace,
+            expires_in: self.expires_in,
+        };
+        if let Some(data) = &self.data {
+            return create_offline(data, key);
+        }
         to.run(async {
-            let key = CreateKey {
-                name: self.name,
-                role: self.role,
-                queues: self.queues,
-                principal: self.principal,
-                groups: self.groups,
-                acts_for_others: self.acts_for_others,
-                namespace: self.namespace,
-                expires_in: self.expires_in,
-            };
             let answer = self.to.post(&["v1", "keys"])?.json(&key).send().await?;
             print_one(&answer, self.to.output, "key_id", |out, key| {
                 // Alone on its line, so that `KEY=$(abide key create …)` is all it takes.
@@ -135,4 +144,21 @@ impl Create {
             Ok(Exit::Done)
         })
     }
+}
+
+/// Whoever can write the directory may make keys.
+fn create_offline(data: &std::path::Path, asked: CreateKey) -> io::Result<Exit> {
+    let namespace = asked.namespace.clone().unwrap_or_else(|| "default".into());
+    block_on(async {
+        let engine = abide_engine::Engine::open(data).map_err(io::Error::other)?;
+        let made = new_key(asked, namespace.as_str().into(), engine.clock().now());
+        let (text, key) = made.map_err(|problem| io::Error::other(problem.to_string()))?;
+        let key_id = key.key_id.clone();
+        let kept = engine.asking(abide_engine::What::Access(Box::new(Access::AddKey(key)))).await;
+        engine.shutdown().await;
+        kept.map_err(io::Error::other)?;
+        anstream::println!("{text}");
+        anstream::eprintln!("{key_id}: keep it safe, it is not shown again");
+        Ok(Exit::Done)
+    })?
 }

@@ -50,7 +50,7 @@ enum Command {
     Serve(serve::Serve),
     /// Check everything that the store can show
     Doctor(offline::Doctor),
-    /// Copy a store into a directory that can be opened later
+    /// Copy a store, also one that is in use, into a directory that can be opened later
     Backup(offline::Backup),
     /// Move runs that ended long enough ago to the archive
     Archive(offline::Archive),

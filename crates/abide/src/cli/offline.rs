@@ -1,10 +1,11 @@
-//! Commands that work on the data directory itself, while no server has it open: doctor, backup, archive.
+//! Commands that work on the data directory itself: doctor and archive while no server has it open, backup at any time.
 
 use std::io;
 use std::path::PathBuf;
 
 use abide_engine::doctor;
 use abide_engine::store::sqlite::Files;
+use abide_engine::store::sqlite::backup::backup;
 use abide_engine::store::sqlite::rebuild::rebuild;
 use serde_json::json;
 
@@ -78,14 +79,15 @@ pub struct Backup {
 }
 
 impl Backup {
+    /// Also while a server has the directory open: a copy is one snapshot of what is committed.
     pub fn run(self) -> io::Result<Exit> {
-        block_on(async {
-            let engine = self.store.open()?;
-            engine.backup(&self.to).await.map_err(io::Error::other)?;
-            engine.shutdown().await;
-            anstream::println!("copied {} to {}", self.store.data.display(), self.to.display());
-            Ok(Exit::Done)
-        })?
+        if !self.store.data.join("abide.db").exists() {
+            anstream::eprintln!("there is no store in {}", self.store.data.display());
+            return Ok(Exit::Usage);
+        }
+        backup(&Files::beside(&self.store.data), &self.to).map_err(io::Error::other)?;
+        anstream::println!("copied {} to {}", self.store.data.display(), self.to.display());
+        Ok(Exit::Done)
     }
 }
 

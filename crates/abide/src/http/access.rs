@@ -65,9 +65,10 @@ impl KeyRing {
         }
     }
 
-    /// Whether anybody needs a key here.
+    /// Whether anybody needs a key here. From the first one on, also when all are revoked: to take keys away must not
+    /// open the door.
     pub fn is_used(&self) -> bool {
-        self.read().values().any(|known| known.key.revoked_at.is_none())
+        !self.read().is_empty()
     }
 
     /// Who a key belongs to. Mistyped, unknown, revoked and expired are refused alike.
@@ -268,7 +269,7 @@ mod tests {
         for refused in refusals.into_iter().chain([revoked.admit(&text, now)]) {
             assert_eq!(refused.unwrap_err(), Problem::new(Code::InvalidCredentials, "The key is not valid."));
         }
-        assert!(!revoked.is_used());
+        assert!(revoked.is_used(), "to revoke the last key does not let everybody in");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_engine::Engine;
 
-pub use access::KeyRing;
+pub use access::{KeyRing, new_key};
 pub use document::openapi;
 pub use serve::{Server, serve};
 

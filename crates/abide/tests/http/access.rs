@@ -162,6 +162,40 @@ fn a_revoked_key_opens_nothing_and_no_key_is_on_the_disk() {
 }
 
 #[test]
+fn the_first_key_is_made_offline_and_the_last_one_closes_the_door() {
+    let data = std::env::temp_dir().join(format!("abide-first-key-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&data);
+    let make = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_abide"));
+        let out =
+            command.args(["key", "create", "root", "--role", "admin", "--data"]).arg(&data).output().expect("a key");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("text").trim().to_owned()
+    };
+    let key = make();
+    let mut stage = Stage::on(data.clone(), &[]);
+    assert_eq!(stage.get("/v1/runs").said(), (401, "unauthenticated".into()));
+    stage.key = Some(key);
+    let id = stage.get("/v1/keys").json()["keys"][0]["key_id"].as_str().expect("an id").to_owned();
+    assert_eq!(stage.send("DELETE", &format!("/v1/keys/{id}"), &[], b"").status, 204);
+    stage.key = None;
+    assert_eq!(stage.get("/v1/runs").said(), (401, "unauthenticated".into()), "no keys left is not no keys needed");
+
+    // A store in use is copied whole.
+    let copy = data.with_extension("copy");
+    let _ = std::fs::remove_dir_all(&copy);
+    let run = |arguments: &[&str], directory: &std::path::Path| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_abide"));
+        command.args(arguments).arg("--data").arg(directory).output().expect("the program runs")
+    };
+    let copied = run(&["backup", copy.to_str().expect("a path")], &data);
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    assert!(run(&["doctor"], &copy).status.success());
+    assert!(!run(&["doctor"], &data).status.success(), "a directory in use cannot be examined");
+    let _ = std::fs::remove_dir_all(&copy);
+}
+
+#[test]
 fn a_link_shows_to_all_and_decides_once() {
     let mut stage = guarded();
     stage.apply("workflow: gate\nsteps:\n  - { id: g, approval: { title: \"<b>Go?</b>\", approvers: [role:boss], quorum: 2 } }\n");

@@ -65,6 +65,11 @@ impl Files {
         }
     }
 
+    /// A data directory that another process may have open: to read it, never to write.
+    pub fn beside(directory: &Path) -> Files {
+        Files { place: Place::Directory(directory.to_owned()), _lock: None }
+    }
+
     /// A store that is gone when it is dropped, for tests and trials.
     pub fn in_memory(name: &str) -> Files {
         Files { place: Place::Memory(name.into()), _lock: None }

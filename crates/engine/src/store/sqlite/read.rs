@@ -370,16 +370,36 @@ pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<Wor
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Open runs by what they wait for. A run that waits for a child counts where the child does: its own row says so little
-/// that following it is left to `explain`.
+/// How deep children are followed for a root cause.
+const CHILD_DEPTH: u32 = 8;
+
+/// Open runs by what they wait for. A run that waits for a child counts where the deepest open child does.
 pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String, u64>> {
-    let text = "
+    let own = "
         select coalesce(reason, state), count(*) from runs indexed by runs_by_bucket
         where  namespace = ?1 and ended_at is null and coalesce(reason, '') <> 'child_open'
         group  by 1";
-    let mut statement = db.prepare_cached(text)?;
-    let rows = statement.query_map([namespace.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    let through_children = "
+        with recursive down (root, run_id, cause, depth) as (
+            select run_no, run_id, reason, 0 from runs indexed by runs_by_bucket
+            where  namespace = ?1 and ended_at is null and reason = 'child_open'
+            union all
+            select down.root, child.run_id, coalesce(child.reason, child.state), depth + 1
+            from   down join runs child on child.parent_run = down.run_id
+            where  child.namespace = ?1 and child.ended_at is null and depth < ?2
+        )
+        select cause, count(*) from (select root, cause, max(depth) from down group by root) group by cause";
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut statement = db.prepare_cached(own)?;
+    let rows = statement.query_map([namespace.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
+    let mut children = db.prepare_cached(through_children)?;
+    let deeper =
+        children.query_map(params![namespace.as_str(), CHILD_DEPTH], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
+    for row in rows.chain(deeper) {
+        let (cause, count): (String, i64) = row?;
+        *counts.entry(cause).or_default() += count as u64;
+    }
+    Ok(counts)
 }
 
 /// A commit, and what it touched.
