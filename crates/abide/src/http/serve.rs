@@ -13,6 +13,7 @@ use std::time::Duration;
 use abide_api::{Code, Problem};
 use abide_engine::clock::Stopwatch;
 use abide_engine::request::{Access, Request as Asked, What};
+use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -200,14 +201,12 @@ async fn answer(api: Arc<Api>, request: Request<Incoming>) -> Response<Body> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     // A panic in a handler is this caller's bad luck, not the server's end. A caller that hangs up ends its handler, so
     // that no task is leased to nobody; what the engine was asked for is carried all the same.
-    let mut handling = tokio::task::JoinSet::new();
-    handling.spawn(handle(api.clone(), request));
-    let handled = handling.join_next().await.unwrap_or_else(|| unreachable!("one was spawned"));
+    let handled = std::panic::AssertUnwindSafe(handle(api.clone(), request)).catch_unwind().await;
     let (reply, route) = match handled {
         Ok((Ok(reply), route)) => (reply, route),
         Ok((Err(problem), route)) => (Reply::problem(named(problem, &path, &request_id)), route),
-        Err(error) => {
-            tracing::error!(%error, request_id, "a handler panicked");
+        Err(_) => {
+            tracing::error!(request_id, %path, "a handler panicked");
             let problem = Problem::new(Code::Internal, "Something broke in here; it is logged.");
             (Reply::problem(named(problem, &path, &request_id)), "")
         }
