@@ -38,10 +38,13 @@ pub fn follow(engine: &Engine, endpoint: Option<String>) -> JoinHandle<()> {
     if let Some(url) = endpoint {
         tokio::spawn(export(url, spans));
     }
+    if !wanted {
+        return tokio::spawn(async {});
+    }
     let (engine, mut watcher) = (engine.clone(), engine.watch());
     tokio::spawn(async move {
         let mut tracer = Tracer { engine, sender, begun: HashMap::new() };
-        while wanted {
+        loop {
             match watcher.next().await {
                 Seen::Commit(commit) => {
                     for run in commit.runs.iter() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::contract::{Evidence, Failure, FailureKind, ReasonType, RunState, StepState};
-use abide_core::definition::Definition;
+use abide_core::definition::{Definition, redact};
 use abide_core::explain::{
     self, At, ChildFacts, Explanation, Handoff, LateFacts, NotThen, ParentFacts, QueueFacts, Record, Status,
     Surroundings,
@@ -368,13 +368,18 @@ impl Snapshot<'_> {
 
     fn approval(&self, loaded: &Loaded, step: &Step) -> Stored<Option<ApprovalView>> {
         let Some((approval, block)) = crate::store::rows::approval(step) else { return Ok(None) };
+        let subject = read::payload(self.db, loaded.no, &approval.subject.name)?;
+        let hidden = match step.place.index {
+            Some(index) => self.definition(&loaded.run)?.sensitive_inputs(index),
+            None => Vec::new(),
+        };
         Ok(Some(ApprovalView {
             run_id: loaded.run.head.run_id.clone(),
             workflow_id: loaded.run.head.started.workflow_id.clone(),
             step_id: step.path.clone(),
             title: approval.title.clone(),
             subject_digest: approval.subject.digest,
-            subject: read::payload(self.db, loaded.no, &approval.subject.name)?,
+            subject: subject.map(|subject| redact(&subject, &hidden).into()),
             approvers: approval.approvers.clone(),
             quorum: approval.quorum,
             given: step.decisions.iter().filter(|decision| decision.approve).count(),
@@ -776,6 +781,18 @@ impl Engine {
             payloads: bundle.payloads.iter().map(stored).collect(),
             events: bundle.events,
         })
+    }
+
+    /// The run's input as people may see it: without the values that the document calls sensitive. Only tasks get those.
+    pub async fn shown_input(&self, run_id: &RunId) -> Read<Option<Json>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let input = read::payload(snapshot.db, loaded.no, &PayloadName::input())?;
+            Ok(input.map(|input| redact(&input, &definition.sensitive).into()))
+        })
+        .await
     }
 
     /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.

@@ -195,7 +195,11 @@ async fn payload(call: Call, name: &str) -> Answered {
         let detail = "Payloads are read by operators, and by workers while they hold a lease of the run.";
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    match call.engine.payload(&call.run_id(), name).await? {
+    let found = match name {
+        "input" => call.engine.shown_input(&call.run_id()).await?,
+        name => call.engine.payload(&call.run_id(), name).await?,
+    };
+    match found {
         Some(bytes) => Ok(Reply::bytes(200, "application/json", bytes.as_bytes().to_vec())),
         None => Err(Problem::new(Code::NotFound, format!("The run has no {name} yet."))),
     }

@@ -241,3 +241,29 @@ fn a_public_address_without_a_key_is_refused() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("abide key create"), "{said}");
 }
+
+#[test]
+fn sensitive_values_reach_tasks_and_nobody_else() {
+    let stage = Stage::new();
+    stage.apply(
+        "workflow: card
+sensitive: [/card]
+steps:
+  - { id: pay, task: pay, with: { card: \"${{ input.card }}\", amount: 1 } }
+  - { id: ok, approval: { title: Ok?, approvers: [ana], subject: { amount: 1 } } }
+",
+    );
+    let run = stage.start("card", json!({ "card": "4111-1111-canary", "name": "Ana" }));
+    let task = stage.claim("w");
+    assert_eq!(task["input"]["card"], "4111-1111-canary");
+    stage.report(&task, "complete", json!({ "output": { "id": 7 } }));
+    stage.until(&run, "waiting_on_approval");
+    assert_eq!(stage.get(&format!("/v1/runs/{run}/input")).json(), json!({ "card": "[redacted]", "name": "Ana" }));
+    for path in ["", "/events?limit=500", "/steps", "/explain", "/handoff", "/bundle", "/graph", "/status"] {
+        let shown = stage.get(&format!("/v1/runs/{run}{path}")).text();
+        assert!(!shown.contains("canary"), "I51: {path}: {shown}");
+    }
+    for path in ["/v1/runs", "/v1/approvals", "/metrics"] {
+        assert!(!stage.get(path).text().contains("canary"), "I51: {path}");
+    }
+}
