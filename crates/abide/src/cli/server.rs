@@ -60,6 +60,12 @@ pub struct Network {
     /// Secret with which `http` steps are signed (`whsec_…`); twice while receivers change over
     #[arg(long, value_name = "SECRET", env = "ABIDE_SIGNING_SECRET", hide_env_values = true)]
     pub signing_secret: Vec<String>,
+    /// Secret with which callbacks must be signed (`whsec_…`); without one their token is enough
+    #[arg(long, value_name = "SECRET", env = "ABIDE_CALLBACK_SECRET", hide_env_values = true)]
+    pub callback_secret: Vec<String>,
+    /// Requests a second of one key, or of one address without keys; reports of workers are not counted
+    #[arg(long, value_name = "N", env = "ABIDE_RATE_LIMIT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate_limit: Option<u32>,
     /// Another name by which this server may be called
     #[arg(long, value_name = "HOST", env = "ABIDE_ALLOW_HOST", value_delimiter = ',')]
     pub allow_host: Vec<String>,
@@ -72,6 +78,10 @@ pub struct Network {
     /// How the log is written
     #[arg(long, value_name = "FORM", env = "ABIDE_LOG_FORMAT", default_value = "text", value_parser = ["text", "json"])]
     pub log_format: String,
+}
+
+fn signing_secrets(texts: &[String]) -> io::Result<Vec<SigningSecret>> {
+    texts.iter().map(|text| text.parse().map_err(io::Error::other)).collect()
 }
 
 /// A server that is ready and does not answer yet.
@@ -94,6 +104,8 @@ impl Network {
             hosts: self.hosts(address, &public_url),
             origins: self.allow_origin.iter().cloned().collect(),
             targets: Allow::parse(&self.allow_target).map_err(io::Error::other)?,
+            callback_secrets: signing_secrets(&self.callback_secret)?,
+            rate_limit: self.rate_limit,
             public_url: public_url.clone(),
         };
         let push = Push::new(engine.clone(), self.push_options(public_url)?).map_err(io::Error::other)?;
@@ -112,8 +124,7 @@ impl Network {
         if let Some(file) = &self.secrets {
             secrets = secrets.and_file(file).map_err(io::Error::other)?;
         }
-        let signing = self.signing_secret.iter().map(|text| text.parse::<SigningSecret>());
-        let signing = signing.collect::<Result<_, _>>().map_err(io::Error::other)?;
+        let signing = signing_secrets(&self.signing_secret)?;
         let allow = self.allow_target.clone();
         Ok(PushOptions { public_url: Some(public_url), secrets, signing, allow, ..PushOptions::default() })
     }

@@ -11,6 +11,7 @@ mod filter;
 mod graph;
 mod link;
 mod metrics;
+mod rate;
 mod routes;
 mod runs;
 mod serve;
@@ -40,6 +41,10 @@ pub struct Settings {
     pub origins: BTreeSet<String>,
     /// Which addresses `http` steps may call beside public ones.
     pub targets: abide_engine::push::Allow,
+    /// Callbacks must be signed with one of these, when there are any.
+    pub callback_secrets: Vec<abide_engine::push::SigningSecret>,
+    /// Requests a second of one caller.
+    pub rate_limit: Option<u32>,
 }
 
 /// Everything a request may need.
@@ -48,6 +53,7 @@ pub struct Api {
     pub keys: KeyRing,
     pub settings: Settings,
     pub metrics: metrics::Metrics,
+    rates: rate::Rates,
     routes: routes::Routes,
     document: std::sync::OnceLock<String>,
     /// Idempotency keys whose first request is still under way.
@@ -73,6 +79,7 @@ impl Api {
         Ok(Arc::new(Api {
             engine,
             keys,
+            rates: rate::Rates::new(settings.rate_limit),
             settings,
             metrics: metrics::Metrics::default(),
             routes: routes::Routes::new(),

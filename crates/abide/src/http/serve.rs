@@ -83,7 +83,7 @@ pub async fn serve(server: Server, api: Arc<Api>, stop: impl Future<Output = ()>
         let api = api.clone();
         let service = hyper::service::service_fn(move |request| {
             let api = api.clone();
-            async move { Ok::<_, Infallible>(answer(api, request).await) }
+            async move { Ok::<_, Infallible>(answer(api, from.ip(), request).await) }
         });
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(Guarded::new(stream)), service));
         tokio::spawn(async move {
@@ -195,13 +195,13 @@ impl AsyncWrite for Guarded {
 }
 
 /// One request from its first byte to its answer.
-async fn answer(api: Arc<Api>, request: Request<Incoming>) -> Response<Body> {
+async fn answer(api: Arc<Api>, from: IpAddr, request: Request<Incoming>) -> Response<Body> {
     let began = Stopwatch::start();
     let request_id = api.request_id();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     // A panic in a handler is this caller's bad luck, not the server's end. A caller that hangs up ends its handler, so
     // that no task is leased to nobody; what the engine was asked for is carried all the same.
-    let handled = std::panic::AssertUnwindSafe(handle(api.clone(), request)).catch_unwind().await;
+    let handled = std::panic::AssertUnwindSafe(handle(api.clone(), from, request)).catch_unwind().await;
     let (reply, route) = match handled {
         Ok((Ok(reply), route)) => (reply, route),
         Ok((Err(problem), route)) => (Reply::problem(named(problem, &path, &request_id)), route),
@@ -242,7 +242,7 @@ fn finish(reply: Reply, request_id: &str) -> Response<Body> {
 }
 
 /// Finds the route, admits the caller, reads the body, and lets the handler answer.
-async fn handle(api: Arc<Api>, request: Request<Incoming>) -> (Answered, &'static str) {
+async fn handle(api: Arc<Api>, from: IpAddr, request: Request<Incoming>) -> (Answered, &'static str) {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     if parts.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > URI_BYTES) {
@@ -272,7 +272,7 @@ async fn handle(api: Arc<Api>, request: Request<Incoming>) -> (Answered, &'stati
         }
         Found::Nothing => return (Err(Problem::new(Code::NotFound, "There is nothing at this path.")), ""),
     };
-    let prepared = prepare(&api, route, &parts.method, &path, &parts.headers, body).await;
+    let prepared = prepare(&api, from, route, &parts.method, &path, &parts.headers, body).await;
     let (who, body, idempotency) = match prepared {
         Ok(prepared) => prepared,
         Err(problem) => return (Err(problem), route.path),
@@ -292,6 +292,7 @@ type Prepared = (Who, Bytes, Option<abide_engine::request::Idempotency>);
 
 async fn prepare(
     api: &Arc<Api>,
+    from: IpAddr,
     route: &Route,
     method: &Method,
     path: &str,
@@ -299,6 +300,11 @@ async fn prepare(
     body: Incoming,
 ) -> Result<Prepared, Problem> {
     let who = admit(api, route, headers)?;
+    // A worker that reports is never kept waiting: its lease would expire.
+    if !route.path.starts_with("/v1/tasks/") {
+        let caller = who.key.as_ref().map_or_else(|| from.to_string(), |key| format!("{}/{}", who.namespace, key.principal));
+        api.rates.take(&caller, api.engine.clock().now())?;
+    }
     check_accept(route, headers)?;
     let takes_body = !matches!(method, &Method::GET | &Method::HEAD | &Method::DELETE);
     if !takes_body {

@@ -5,6 +5,7 @@ use abide_api::tasks::*;
 use abide_api::{Code, Problem};
 use abide_core::run::command::Reply as Told;
 use abide_engine::Engine;
+use abide_engine::push::webhook;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -105,12 +106,30 @@ pub async fn steps(call: Call, said: TellSteps) -> Answered {
 
 /// What a tool sends to a callback. The token is the only credential, works once, and is not named in any log.
 pub async fn delivered(call: Call) -> Answered {
+    check_signature(&call)?;
     let payload = match call.body.is_empty() {
         true => "null".to_owned(),
         false => parse::<abide_api::Raw>(&call.body)?.get().to_owned(),
     };
     let delivered = call.engine.deliver_callback(call.param("token"), payload.into()).await?;
     Ok(Reply::json(200, &json!({ "applied": delivered.taken != abide_engine::callback::Taken::TooLate })))
+}
+
+/// Where callbacks must be signed, as Standard Webhooks say.
+fn check_signature(call: &Call) -> Result<(), Problem> {
+    let secrets = &call.api.settings.callback_secrets;
+    if secrets.is_empty() {
+        return Ok(());
+    }
+    let header = |name: &str| call.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (id, timestamp, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
+    let signed = webhook::Signed { id, timestamp, signature, body: &call.body };
+    webhook::verify(secrets, signed, call.engine.clock().now()).map_err(|why| {
+        let code = Code::parse(why.code()).filter(|code| *code != Code::ValidationFailed).unwrap_or(Code::BadRequest);
+        // A request without any of the headers is not a wrong one: it is not signed.
+        let code = if signature.is_empty() { Code::SignatureInvalid } else { code };
+        Problem::new(code, format!("The callback is not believed: {why}."))
+    })
 }
 
 /// Which call an item of a batch stands for, and for which task.

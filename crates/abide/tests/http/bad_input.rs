@@ -350,3 +350,40 @@ fn the_same_key_at_the_same_time_is_asked_to_wait_or_answered_alike() {
     assert!(made == 1 && others, "B39: {heard:?}");
     assert_eq!(stage.get("/v1/runs").json()["runs"].as_array().map(Vec::len), Some(1));
 }
+
+#[test]
+fn callbacks_are_believed_when_they_are_signed() {
+    // The secret is the 24 letters below, in base64.
+    let stage = Stage::with(&["--callback-secret", "whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4"]);
+    stage.apply("workflow: call\nsteps:\n  - { id: a, task: work }\n");
+    stage.start("call", json!({}));
+    let task = stage.claim("w");
+    let url = stage.report(&task, "callbacks", json!({ "name": "scan" })).json()["url"].as_str().expect("a url").to_owned();
+    let path = url[url.find("/v1/callbacks").expect("its path")..].to_owned();
+    assert_eq!(stage.post(&path, json!({})).said(), (401, "signature-invalid".into()), "B57");
+    let signed = |id: &str, timestamp: i64| {
+        let secret: abide_engine::push::SigningSecret = "whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4".parse().expect("a secret");
+        let signature = abide_engine::push::webhook::sign(&[secret], id, timestamp, b"{}");
+        let timestamp = timestamp.to_string();
+        let headers = [("webhook-id", id), ("webhook-timestamp", timestamp.as_str()), ("webhook-signature", signature.as_str())];
+        stage.post_with(&path, &headers, json!({})).said()
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs() as i64;
+    assert_eq!(signed("msg1", now - 400), (401, "signature-expired".into()), "B57");
+    assert_eq!(signed("msg.1", now).0, 400, "B58");
+    assert_eq!(signed("msg1", now), (200, String::new()));
+}
+
+#[test]
+fn a_flood_is_slowed_down_and_workers_are_not() {
+    let stage = Stage::with(&["--rate-limit", "20"]);
+    stage.apply(HELLO);
+    let run = stage.start("hello", json!({}));
+    let task = stage.claim("w");
+    let flood: Vec<_> = (0..60).map(|_| stage.get(&format!("/v1/runs/{run}")).said()).collect();
+    let slowed = flood.iter().filter(|said| **said == (429, "rate-limited".into())).count();
+    assert!(slowed > 0 && slowed < 60, "B63: {flood:?}");
+    for _ in 0..60 {
+        assert_eq!(stage.report(&task, "heartbeat", json!({})).status, 200, "a lease is not lost to a flood");
+    }
+}
