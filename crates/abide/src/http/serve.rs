@@ -302,7 +302,8 @@ async fn prepare(
     let who = admit(api, route, headers)?;
     // A worker that reports is never kept waiting: its lease would expire.
     if !route.path.starts_with("/v1/tasks/") {
-        let caller = who.key.as_ref().map_or_else(|| from.to_string(), |key| format!("{}/{}", who.namespace, key.principal));
+        let caller =
+            who.key.as_ref().map_or_else(|| from.to_string(), |key| format!("{}/{}", who.namespace, key.principal));
         api.rates.take(&caller, api.engine.clock().now())?;
     }
     check_accept(route, headers)?;

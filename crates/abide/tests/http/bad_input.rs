@@ -358,14 +358,17 @@ fn callbacks_are_believed_when_they_are_signed() {
     stage.apply("workflow: call\nsteps:\n  - { id: a, task: work }\n");
     stage.start("call", json!({}));
     let task = stage.claim("w");
-    let url = stage.report(&task, "callbacks", json!({ "name": "scan" })).json()["url"].as_str().expect("a url").to_owned();
+    let url =
+        stage.report(&task, "callbacks", json!({ "name": "scan" })).json()["url"].as_str().expect("a url").to_owned();
     let path = url[url.find("/v1/callbacks").expect("its path")..].to_owned();
     assert_eq!(stage.post(&path, json!({})).said(), (401, "signature-invalid".into()), "B57");
     let signed = |id: &str, timestamp: i64| {
-        let secret: abide_engine::push::SigningSecret = "whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4".parse().expect("a secret");
+        let secret: abide_engine::push::SigningSecret =
+            "whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4".parse().expect("a secret");
         let signature = abide_engine::push::webhook::sign(&[secret], id, timestamp, b"{}");
         let timestamp = timestamp.to_string();
-        let headers = [("webhook-id", id), ("webhook-timestamp", timestamp.as_str()), ("webhook-signature", signature.as_str())];
+        let headers =
+            [("webhook-id", id), ("webhook-timestamp", timestamp.as_str()), ("webhook-signature", signature.as_str())];
         stage.post_with(&path, &headers, json!({})).said()
     };
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs() as i64;
