@@ -71,18 +71,20 @@ impl Tracer {
         let engine = self.engine.in_namespace(run.key.namespace.clone());
         let limit = (run.to_seq + 1).saturating_sub(run.from_seq).min(1_000) as usize;
         let Ok(events) = engine.events(&run.key.run_id, run.from_seq.saturating_sub(1), limit).await else { return };
+        // What moved together is of one run, and of one trace; not every event names it.
+        let trace_id = events.iter().find_map(trace_of);
         for event in &events {
-            self.tell(run, event);
+            self.tell(run, event, trace_id.as_deref());
         }
         if run.state.is_terminal()
             && let Ok(record) = engine.run(&run.key.run_id).await
-            && let Some(trace_id) = events.iter().find_map(trace_of)
+            && let Some(trace_id) = &trace_id
         {
             let (ended, failed) = (record.ended_at.unwrap_or(record.updated_at), record.failure.is_some());
             let times = (record.created_at, ended);
             self.send(
                 run,
-                &trace_id,
+                trace_id,
                 root(run),
                 None,
                 run.workflow.as_str(),
@@ -93,10 +95,10 @@ impl Tracer {
         }
     }
 
-    fn tell(&mut self, run: &Committed, event: &Record) {
+    fn tell(&mut self, run: &Committed, event: &Record, trace_id: Option<&str>) {
         let path = event.step_id.as_ref().map(Path::to_string).unwrap_or_default();
         let place = (run.key.run_id.to_string(), path.clone());
-        if let Some(trace_id) = trace_of(event) {
+        if let Some(trace_id) = trace_id.filter(|_| !event.evidence.is_empty()) {
             tracing::debug!(
                 target: "abide::events", run_id = %run.key.run_id, step_id = path, kind = event.kind, seq = event.seq,
                 attempt = event.attempt, trace_id, workflow = %run.workflow, "event"
@@ -118,19 +120,19 @@ impl Tracer {
             }
             "task.completed" | "task.failed" | "task.lost" | "task.blocked" | "task.canceled" => {
                 let (span, since) = self.begun.remove(&place).unwrap_or_else(|| (span_of(run, event.seq), event.at));
-                self.of_step(run, event, span, since);
+                self.of_step(run, event, trace_id, span, since);
             }
-            "step.blocked" | "step.overdue" => self.of_step(run, event, span_of(run, event.seq), event.at),
+            "step.blocked" | "step.overdue" => self.of_step(run, event, trace_id, span_of(run, event.seq), event.at),
             _ => {}
         }
     }
 
-    fn of_step(&self, run: &Committed, event: &Record, span: String, since: Timestamp) {
-        let Some(trace_id) = trace_of(event) else { return };
+    fn of_step(&self, run: &Committed, event: &Record, trace_id: Option<&str>, span: String, since: Timestamp) {
+        let Some(trace_id) = trace_id else { return };
         let failed = matches!(event.kind.as_str(), "task.failed" | "task.lost" | "step.overdue");
         let name = event.step_id.as_ref().map_or("step", |path| path.as_str());
         let more = json!({ "step_id": name, "attempt": event.attempt, "kind": event.kind });
-        self.send(run, &trace_id, span, Some(root(run)), name, (since, event.at), failed, more);
+        self.send(run, trace_id, span, Some(root(run)), name, (since, event.at), failed, more);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a span")]

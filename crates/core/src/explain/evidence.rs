@@ -9,11 +9,8 @@ use crate::time::Timestamp;
 /// Kinds of events that start, end, retry or hold a step.
 const TOLD: &[&str] = &[
     "task.claimed",
-    "task.completed",
     "task.failed",
-    "task.blocked",
     "task.lost",
-    "task.canceled",
     "step.blocked",
     "step.overdue",
     "step.completed",

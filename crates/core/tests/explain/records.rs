@@ -198,15 +198,7 @@ fn starts_ends_retries_waits_and_the_end_of_the_run_carry_evidence() {
         .collect();
     assert_eq!(
         kinds,
-        [
-            "task.claimed",
-            "task.failed",
-            "step.blocked",
-            "task.claimed",
-            "task.completed",
-            "step.completed",
-            "run.succeeded"
-        ]
+        ["task.claimed", "task.failed", "step.blocked", "task.claimed", "step.completed", "run.succeeded"]
     );
     let evidence = |kind: &str| evidence_of(head, stage.memory.log.iter().rfind(|event| event.kind == kind).unwrap());
     assert_eq!(evidence("task.completed"), [own]);
