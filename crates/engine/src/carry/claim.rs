@@ -193,7 +193,7 @@ impl<S: Store> Lane<S> {
         worker: Option<&WorkerId>,
     ) -> Stored<Option<LeasedTask>> {
         let Some(open) = batch.runs.get(key) else { return Ok(None) };
-        let claim_id = format!("next:{}", after.epoch);
+        let claim_id = format!("next:{}", after.task_id);
         let given = open.run.open().find_map(|step| {
             let lease = step.lease().filter(|lease| lease.claim_id.as_deref() == Some(claim_id.as_str()))?;
             Some((step.path.clone(), lease.owner.clone()))
