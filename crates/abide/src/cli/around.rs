@@ -66,7 +66,11 @@ const CONNECTIONS: List = List {
     id: "tool",
     heads: &["tool", "account", "state", "waiting runs", "reconnected", "where"],
     row: &|connection| {
-        let state = if connection["broken"] == true { "broken" } else { "works" };
+        let state = match (&connection["broken"], connection["waiting_runs"].as_u64()) {
+            (serde_json::Value::Bool(true), _) => "broken",
+            (_, Some(1..)) => "waited for",
+            _ => "works",
+        };
         vec![
             word(&connection["tool"]),
             word(&connection["account"]),

@@ -166,6 +166,10 @@ fn parts(text: &str) -> Option<(String, &str)> {
 /// Makes a key: what is shown once, and what is stored.
 pub fn new_key(asked: CreateKey, namespace: Namespace, now: Timestamp) -> Result<(String, Key), Problem> {
     identifier("/name", &asked.name)?;
+    // The engine's own executors listen everywhere under this name.
+    if namespace.as_str() == "*" {
+        return Err(Problem::invalid("/namespace", "A namespace cannot be called `*`."));
+    }
     let principal = asked.principal.unwrap_or_else(|| asked.name.clone());
     identifier("/principal", &principal)?;
     if principal.contains('/') {

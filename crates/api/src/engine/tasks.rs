@@ -48,10 +48,10 @@ pub async fn claim(engine: &Engine, caller: Caller<'_>, asked: ClaimTasks) -> Re
         return Err(Problem::invalid("/queues", "Name 1 to 100 queues."));
     }
     for (n, queue) in asked.queues.iter().enumerate() {
-        identifier(&format!("/queues/{n}"), queue)?;
+        not_our_own(&format!("/queues/{n}"), queue)?;
     }
     for (n, handler) in asked.handlers.iter().flatten().enumerate() {
-        identifier(&format!("/handlers/{n}"), handler)?;
+        not_our_own(&format!("/handlers/{n}"), handler)?;
     }
     if asked.handlers.as_ref().is_some_and(|handlers| handlers.is_empty() || handlers.len() > 1_000) {
         return Err(Problem::invalid("/handlers", "Name 1 to 1000 handlers, or leave the field out."));
@@ -82,6 +82,14 @@ pub async fn claim(engine: &Engine, caller: Caller<'_>, asked: ClaimTasks) -> Re
         until: (wait_ms > 0).then(|| engine.clock().now() + Span::from_millis(wait_ms)),
     };
     Ok(engine.claim(claim).await?)
+}
+
+/// What the engine executes itself is nobody else's work.
+fn not_our_own(pointer: &str, name: &str) -> Result<(), Problem> {
+    match identifier(pointer, name)?.starts_with("abide:") {
+        true => Err(Problem::invalid(pointer, "Names that begin with abide: are the engine's own.")),
+        false => Ok(()),
+    }
 }
 
 /// A report of a worker about one task.
