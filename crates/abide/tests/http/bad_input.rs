@@ -179,6 +179,16 @@ fn rows(stage: &Stage) -> Vec<Row> {
             claim(json!({ "worker": "w", "queues": ["q"], "max": 1_001 })),
             (422, "validation-failed"),
         ),
+        row(
+            "S4 the engine's own queue",
+            claim(json!({ "worker": "w", "queues": ["abide:http"], "wait_ms": 0 })),
+            (422, "validation-failed"),
+        ),
+        row(
+            "S1 the engine's own namespace",
+            stage.post("/v1/keys", json!({ "name": "x", "role": "viewer", "namespace": "*" })).said(),
+            (422, "validation-failed"),
+        ),
         row("B52 nothing", claim(json!({ "worker": "w", "queues": ["nothing-here"], "wait_ms": 0 })), (204, "")),
         row("B58 unknown callback", stage.post("/v1/callbacks/nonsense", json!({})).said(), (404, "not-found")),
         row(
