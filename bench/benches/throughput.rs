@@ -1,7 +1,7 @@
 //! How many transitions a second the engine carries, beside what the same disk can do without it.
 //!
 //! `cargo bench -p abide-bench --bench throughput`: prints both figures and their ratio, and fails below the promise
-//! when `ABIDE_BENCH_CHECK=1`.
+//! when `ABIDE_BENCH_CHECK=1`. `-- carry` leaves everything else out, for a profile.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -16,6 +16,10 @@ use abide_engine::request::Claim;
 use abide_engine::store::Wanted;
 use rusqlite::{Connection, params};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ONE_STEP: &str = "workflow: one\nsteps:\n  - { id: only, task: work }\n";
 const CALLERS: usize = 256;
 
@@ -24,6 +28,11 @@ fn main() {
     let directory = std::env::temp_dir().join(format!("abide-throughput-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    if std::env::args().any(|arg| arg == "carry") {
+        let rate = runtime.block_on(carried(&directory.join("carried"), runs));
+        println!("through carry, {CALLERS} callers: {rate:.0} commands/s");
+        return drop(std::fs::remove_dir_all(&directory));
+    }
     println!("bare: one event insert, one run update, one task update, with indexes, WAL, synchronous=FULL");
     let mut bare_at_callers = 0.0;
     for batch in [1, 10, 100, CALLERS, 1_000] {

@@ -11,7 +11,7 @@ use rusqlite::Connection as Db;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::store::sqlite::{insights as table, read};
+use crate::store::sqlite::{log, read};
 use crate::store::{RunNo, Stored};
 
 /// Durations in buckets that grow by a fifth: a percentile is right within that.
@@ -126,7 +126,7 @@ fn fold_events(db: &Db, no: RunNo, place: &Place, events: &[Record], added: &mut
         if let Some(from) = event.from_state {
             let began = match since {
                 Some(began) => Some(began),
-                None => table::entered_before(db, no, event.seq)?,
+                None => log::entered_before(db, no, event.seq)?,
             };
             if let Some(began) = began {
                 added.time(place, from, event.at.since(began));

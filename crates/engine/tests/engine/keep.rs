@@ -101,9 +101,12 @@ async fn the_doctor_finds_what_was_tampered_with() {
         ("I12", "update definitions set hash = zeroblob(32)"),
         (
             "I7",
-            "drop trigger run_events_never_change; update run_events set actor_id = 'mallory' where run_no = 2 and seq = 1",
+            "drop trigger run_log_never_changes; update run_log set events = json_set(events, '$[0][4]', 'mallory') where run_no = 2 and seq = 1",
         ),
-        ("I2", "drop trigger run_events_stay; delete from run_events where run_no = 2 and seq = 2"),
+        (
+            "I2",
+            "drop trigger run_log_stays; delete from run_log where seq = (select min(seq) from run_log as next where next.run_no = run_log.run_no and next.seq > 1)",
+        ),
         ("I1", "insert into archiving values (2)"),
     ];
     let healthy = std::fs::read(directory.path().join("abide.db")).expect("the file");
@@ -195,7 +198,12 @@ async fn events_cannot_be_changed_or_deleted_in_the_database() {
     engine.shutdown().await;
     drop(engine);
     let db = Connection::open(directory.path().join("abide.db")).expect("the file");
-    for text in ["update run_events set kind = 'x'", "delete from run_events", "delete from run_events where seq = 1"] {
+    for text in [
+        "update run_log set events = '[]'",
+        "delete from run_log",
+        "delete from run_log where seq = 1",
+        "delete from run_events",
+    ] {
         let refused = db.execute(text, []).expect_err(text);
         assert!(refused.to_string().contains("events"), "{refused}");
     }
@@ -285,4 +293,45 @@ async fn a_newer_schema_is_refused() {
     drop(db);
     let refused = Engine::open(directory.path()).expect_err("too new");
     assert!(refused.to_string().contains("newer program"), "{refused}");
+}
+
+/// Takes the log back to what it was before its third migration: a row for each event.
+const BEFORE_003: &str = "
+    insert into run_events (run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
+                            attempt, payload, evidence, hash)
+    select run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
+           attempt, payload, nullif(evidence, '[]'), unhex(hash)
+    from   new_events;
+    drop view new_events;
+    drop table run_log;
+    pragma user_version = 2;";
+
+#[tokio::test]
+async fn a_log_with_a_row_for_each_event_is_taken_over() {
+    let directory = Directory::new("taken-over");
+    let engine = directory.engine();
+    let runs = populate(&engine).await;
+    let before = engine.events(&runs[1], 0, 1_000).await.expect("events");
+    engine.shutdown().await;
+    drop(engine);
+    let file = directory.path().join("abide.db");
+    let old = Connection::open_in_memory().expect("a database");
+    old.execute_batch(include_str!("../../src/store/sqlite/migrations/001_runs.sql")).expect("the first schema");
+    let text = "select sql from sqlite_master where tbl_name = 'run_events' order by type = 'table' desc";
+    let mut statement = old.prepare(text).expect("the old table");
+    let made: Vec<String> = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).expect("its text");
+    let db = Connection::open(&file).expect("the file");
+    let view: String = db
+        .query_row("select sql from sqlite_master where name = 'run_events'", [], |row| row.get(0))
+        .expect("the view");
+    let renamed = view.replace("run_events", "new_events");
+    let script = format!("{renamed}; drop view run_events; {}; {BEFORE_003}", made.join("; "));
+    db.execute_batch(&script).expect("the old schema");
+    drop(db);
+    let engine = directory.engine();
+    let report = engine.doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+    let after = engine.events(&runs[1], 0, 1_000).await.expect("events");
+    assert_eq!(serde_json::to_string(&before).expect("json"), serde_json::to_string(&after).expect("json"));
+    assert!(after.len() > 10, "{after:#?}");
 }

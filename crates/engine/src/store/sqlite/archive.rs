@@ -87,7 +87,7 @@ fn remove(db: &Db, no: RunNo) -> Stored {
             from   runs join run_starts using (run_no), json_each(started -> '$.labels') as label where run_no = ?1)";
     for text in [
         "insert into archiving (run_no) values (?1)",
-        "delete from run_events where run_no = ?1",
+        "delete from run_log where run_no = ?1",
         "delete from steps where run_no = ?1",
         "delete from payloads where run_no = ?1",
         "delete from callbacks where run_no = ?1",

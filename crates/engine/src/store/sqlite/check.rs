@@ -12,7 +12,7 @@ use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, params};
 
 use super::super::{RunKey, RunNo, Stored};
-use super::load;
+use super::{load, log};
 use crate::message::Message;
 
 /// Everything that the store has of one run.
@@ -115,7 +115,7 @@ pub fn whole(db: &Db, no: RunNo) -> Stored<Option<Whole>> {
     };
     let wake_at = load::instant(row.get(4)?);
     let head = load::head(&head_text, &started_text)?;
-    let (steps, log) = (load::steps(db, no, false)?, load::events(db, no, 0, usize::MAX)?);
+    let (steps, log) = (load::steps(db, no, false)?, log::events(db, no, 0, usize::MAX)?);
     Ok(Some(Whole { no, key, head, head_text, started_text, columns, wake_at, steps, log }))
 }
 
@@ -210,7 +210,7 @@ pub fn orphans(db: &Db) -> Stored<Vec<String>> {
     let checks = [
         (
             "events of no run",
-            "select count(*) from (select distinct run_no from run_events) where run_no not in (select run_no from runs)",
+            "select count(*) from (select distinct run_no from run_log) where run_no not in (select run_no from runs)",
         ),
         (
             "steps of no run",

@@ -1,23 +1,11 @@
 //! The rows behind the numbers: counters and histograms, and how far the log was folded into them.
 
 use abide_core::ids::{Namespace, WorkflowId};
-use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, params};
 
-use super::super::{RunNo, Stored};
-use super::{corrupt, load};
+use super::super::Stored;
+use super::corrupt;
 use crate::insights::{Added, Histogram};
-
-/// When a run entered the state in which it was before an event.
-pub fn entered_before(db: &Db, no: RunNo, seq: u64) -> Stored<Option<Timestamp>> {
-    let text = "
-        select at from run_events
-        where  run_no = ?1 and seq < ?2 and to_state is not null
-        order  by seq desc
-        limit  1";
-    let at = db.prepare_cached(text)?.query_row(params![no, seq as i64], |row| row.get(0)).optional()?;
-    Ok(load::instant(at))
-}
 
 pub fn position(db: &Db) -> Stored<i64> {
     let found = db.prepare_cached("select batch from insights_position")?.query_row([], |row| row.get(0)).optional()?;

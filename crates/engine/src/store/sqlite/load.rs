@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_core::contract::{Cause, Evidence, Layer, RunState};
-use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
-use abide_core::run::command::{Actor, ActorKind, Json};
-use abide_core::run::event::Record;
+use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkflowId};
+use abide_core::run::command::Json;
 use abide_core::run::step::{Connection, Live, Progress, Step};
 use abide_core::run::{ConnectionFacts, Head, LateAnswer, Need, Started, Working};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, Row, params};
-use serde_json::value::RawValue;
 
 use super::super::{
     Candidate, Found, Kept, Loaded, PostKey, Posted, RunKey, RunNo, StoreError, Stored, StoredDefinition, Wanted,
@@ -288,68 +285,4 @@ pub(super) fn connections(db: &Db) -> Stored<Vec<(Namespace, Connection, Connect
         Ok((Namespace::new(row.get::<_, String>(0)?), connection, facts))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
-}
-
-/// Events of a run after one, in order.
-pub(super) fn events(db: &Db, no: RunNo, after: u64, limit: usize) -> Stored<Vec<Record>> {
-    let text = "
-        select seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id, attempt, payload,
-               evidence, hash
-        from   run_events
-        where  run_no = ?1 and seq > ?2
-        order  by seq
-        limit  ?3";
-    let mut statement = db.prepare_cached(text)?;
-    let mut rows = statement.query(params![no, after as i64, i64::try_from(limit).unwrap_or(i64::MAX)])?;
-    let mut events = Vec::new();
-    while let Some(row) = rows.next()? {
-        events.push(event(row)?);
-    }
-    Ok(events)
-}
-
-fn event(row: &Row<'_>) -> Stored<Record> {
-    let text = |at: usize| -> Stored<String> { Ok(row.get(at)?) };
-    let state = |at: usize| -> Stored<Option<RunState>> {
-        let text: Option<String> = row.get(at)?;
-        text.map(|text| RunState::parse(&text).ok_or_else(|| corrupt(format!("{text} is no state")))).transpose()
-    };
-    let evidence: Option<String> = row.get(13)?;
-    Ok(Record {
-        seq: row.get::<_, i64>(0)? as u64,
-        v: row.get(1)?,
-        at: Timestamp::from_micros(row.get(2)?),
-        actor: Actor {
-            kind: ActorKind::parse(&text(3)?).ok_or_else(|| corrupt("an unknown kind of actor"))?,
-            id: text(4)?,
-        },
-        cause: Cause::parse(&text(5)?).ok_or_else(|| corrupt("an unknown cause"))?,
-        layer: Layer::parse(&text(6)?).ok_or_else(|| corrupt("an unknown layer"))?,
-        kind: text(7)?,
-        from_state: state(8)?,
-        to_state: state(9)?,
-        step_id: row.get::<_, Option<String>>(10)?.map(Path::new),
-        attempt: row.get(11)?,
-        payload: RawValue::from_string(text(12)?).map_err(corrupt)?,
-        evidence: evidence.map(|text| parse::<Vec<Evidence>>(&text, "evidence")).transpose()?.unwrap_or_default(),
-        hash: digest(row.get_ref(14)?.as_blob().map_err(corrupt)?)?,
-    })
-}
-
-/// Read backwards from the end of the log: it is asked only when somebody comes too late.
-pub(super) fn last_claim(db: &Db, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
-    #[derive(serde::Deserialize)]
-    struct Claimed {
-        owner: WorkerId,
-        epoch: Epoch,
-    }
-    let text = "
-        select payload from run_events
-        where  run_no = ?1 and kind = 'task.claimed' and step_id = ?2
-        order  by seq desc
-        limit  1";
-    let found = db.prepare_cached(text)?.query_row(params![no, path.as_str()], |row| row.get::<_, String>(0));
-    let Some(payload) = found.optional()? else { return Ok(None) };
-    let Claimed { owner, epoch } = parse(&payload, "a claim")?;
-    Ok(Some((epoch, owner)))
 }

@@ -10,6 +10,7 @@ pub mod backup;
 pub mod check;
 pub mod feed;
 pub mod insights;
+pub mod log;
 pub mod read;
 pub mod rebuild;
 
@@ -231,7 +232,7 @@ impl Store for Sqlite {
     }
 
     fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
-        load::last_claim(&self.db, no, path)
+        log::last_claim(&self.db, no, path)
     }
 
     fn link(&mut self, token_hash: &abide_core::ids::Digest) -> Stored<Option<crate::request::Link>> {

@@ -15,8 +15,11 @@ use crate::clock::Stopwatch;
 use crate::testing::{Point, at_failpoint};
 
 /// Each is applied once, in order, in a transaction of its own. They only go forward.
-const MIGRATIONS: &[(&str, &str)] =
-    &[("001_runs", include_str!("migrations/001_runs.sql")), ("002_access", include_str!("migrations/002_access.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("001_runs", include_str!("migrations/001_runs.sql")),
+    ("002_access", include_str!("migrations/002_access.sql")),
+    ("003_log", include_str!("migrations/003_log.sql")),
+];
 
 /// How long a foreign process may hold the write lock before a batch is refused.
 const WRITER_WAIT: Duration = Duration::from_secs(5);
@@ -104,7 +107,8 @@ impl Files {
         let mut db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "full")?;
-        db.pragma_update(None, "cache_size", -64 * 1024)?;
+        // No larger: a commit that has split pages walks all of the cache.
+        db.pragma_update(None, "cache_size", -16 * 1024)?;
         db.wal_hook(Some(checkpoint))?;
         db.pragma_update(None, "journal_size_limit", 64 << 20)?;
         db.pragma_update(None, "mmap_size", 0)?;

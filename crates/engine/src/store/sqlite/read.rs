@@ -14,7 +14,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection as Db, OptionalExtension, params, params_from_iter};
 
 use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition, bucket};
-use super::{feed, load};
+use super::{feed, load, log};
 use crate::listeners::EVERYWHERE;
 use crate::reads::Filter;
 use crate::store::Touched;
@@ -48,7 +48,7 @@ pub fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<std::sync::Arc<Ste
 }
 
 pub fn events(db: &Db, no: RunNo, after: u64, limit: usize) -> Stored<Vec<Record>> {
-    load::events(db, no, after, limit)
+    log::events(db, no, after, limit)
 }
 
 pub fn payload(db: &Db, no: RunNo, name: &PayloadName) -> Stored<Option<Json>> {

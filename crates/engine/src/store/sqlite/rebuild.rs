@@ -35,7 +35,7 @@ pub fn rebuild(files: &Files) -> Stored<u64> {
 
 fn rebuild_run(db: &Db, no: RunNo) -> Stored {
     let identity = check::identity(db, no)?;
-    let log = super::load::events(db, no, 0, usize::MAX)?;
+    let log = super::log::events(db, no, 0, usize::MAX)?;
     let unborn = Working::unborn(identity.run_id.clone(), identity.namespace.clone());
     let mut run = replay(unborn, &log).map_err(|error| corrupt(format!("{}: {error}", identity.run_id)))?;
     let lives = lives(db, no)?;

@@ -2,13 +2,12 @@
 
 use abide_core::ids::{Digest, Path};
 use abide_core::run::Started;
-use abide_core::run::event::Record;
 use abide_core::run::step::{Callback, Step};
 use abide_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection as Db, params};
 
 use super::super::{RunKey, RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
-use super::{Sqlite, corrupt};
+use super::{Sqlite, corrupt, log};
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
 const INSERT_RUN: &str = "
@@ -30,10 +29,7 @@ const MOVE_RUN: &str = "
            bucket = ?10, failure_kind = ?11, ended_at = ?12, wake_at = ?13
     where  run_no = ?1 and seq = ?2";
 
-const INSERT_EVENT: &str = "
-    insert into run_events (run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
-                            attempt, payload, evidence, hash)
-    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+const INSERT_LOG: &str = "insert into run_log (run_no, seq, events) values (?1, ?2, ?3)";
 
 const INSERT_STEP: &str = "
     insert into steps (run_no, path, state, open, row, expires_at, last_heartbeat_at, progress)
@@ -94,7 +90,7 @@ macro_rules! hot {
 }
 
 hot! {
-    insert_event = INSERT_EVENT,
+    insert_log = INSERT_LOG,
     insert_run = INSERT_RUN,
     insert_start = INSERT_START,
     update_run = UPDATE_RUN,
@@ -162,8 +158,8 @@ fn micros(at: Option<Timestamp>) -> Option<i64> {
 }
 
 fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
-    for record in write.records.iter().filter(|_| write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
-        insert_event(hot, write.no, record)?;
+    if let Some(first) = write.records.first().filter(|_| write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
+        hot.insert_log()?.execute(params![write.no, first.seq as i64, log::encode(&write.records)?])?;
     }
     at_failpoint(Point::AfterEvents);
     if write.from_seq == 0 {
@@ -177,29 +173,6 @@ fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
     for (name, bytes) in &write.payloads {
         hot.insert_payload()?.execute(params![write.no, name.as_str(), bytes.as_bytes()])?;
     }
-    Ok(())
-}
-
-fn insert_event(hot: &mut Hot<'_>, no: RunNo, record: &Record) -> Stored {
-    let evidence = if record.evidence.is_empty() { None } else { Some(json(&record.evidence)?) };
-    hot.insert_event()?.execute(params![
-        no,
-        record.seq as i64,
-        record.v,
-        record.at.micros(),
-        record.actor.kind.as_str(),
-        record.actor.id,
-        record.cause.as_str(),
-        record.layer.as_str(),
-        record.kind,
-        record.from_state.map(|state| state.as_str()),
-        record.to_state.map(|state| state.as_str()),
-        record.step_id.as_ref().map(Path::as_str),
-        record.attempt,
-        record.payload.get(),
-        evidence,
-        record.hash.0.as_slice(),
-    ])?;
     Ok(())
 }
 

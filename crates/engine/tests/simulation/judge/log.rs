@@ -15,7 +15,7 @@ const EVENTS: &str = "
     select seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id, attempt, payload,
            evidence, hash
     from   run_events
-    where  run_no = ?1 and seq > ?2
+    where  run_no = ?1 and entry > ?2
     order  by seq";
 
 pub fn events(db: &Db, no: RunNo, after: u64) -> Judged<Vec<Record>> {
@@ -48,7 +48,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         attempt: row.get(11)?,
         payload: RawValue::from_string(text(12)?).map_err(|_| strange("payload"))?,
         evidence: evidence.unwrap_or_default(),
-        hash: Digest(row.get(14)?),
+        hash: Digest::parse(&text(14)?).ok_or_else(|| strange("hash"))?,
     })
 }
 
