@@ -116,6 +116,13 @@ pub struct StepView {
     pub evidence: Vec<Evidence>,
 }
 
+/// Some of a run's steps with their outputs, and how many it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepsPage {
+    pub steps: Vec<(StepView, Option<Json>)>,
+    pub count: usize,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReceiptView {
     pub name: Option<String>,
@@ -563,6 +570,45 @@ impl Engine {
                 event.evidence = explain::evidence_of(&loaded.run.head, event);
             }
             Ok(events)
+        })
+        .await
+    }
+
+    /// A page of steps in the order in which they began, each with its output where that is not larger than `shown`; and
+    /// how many there are.
+    pub async fn steps_page(&self, run_id: &RunId, from: usize, limit: usize, shown: Option<u64>) -> Read<StepsPage> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let mut outlines = read::outlines(snapshot.db, loaded.no)?;
+            outlines.sort_by(|one, other| (one.2, &one.0).cmp(&(other.2, &other.0)));
+            let mut steps = Vec::new();
+            for (path, ..) in outlines.iter().skip(from).take(limit) {
+                let Some(step) = read::step(snapshot.db, loaded.no, path)? else { continue };
+                let view = StepView::of(&step, &definition);
+                let small = view.output.as_ref().filter(|output| shown.is_some_and(|most| output.size <= most));
+                let output = match small {
+                    Some(output) => read::payload(snapshot.db, loaded.no, &output.name)?,
+                    None => None,
+                };
+                steps.push((view, output));
+            }
+            Ok(StepsPage { steps, count: outlines.len() })
+        })
+        .await
+    }
+
+    /// When each step was in line, executed and waiting.
+    pub async fn timeline(&self, run_id: &RunId) -> Read<explain::Timeline> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            let outlines = read::outlines(snapshot.db, loaded.no)?;
+            let states = outlines.into_iter().map(|(path, state, _)| (path, state)).collect();
+            Ok(explain::timeline(&log, &states, &definition, snapshot.now))
         })
         .await
     }

@@ -144,6 +144,7 @@ pub fn table() -> Vec<Route> {
         get("/v1/runs/{run_id}/handoff", READ, &[(200, "handoff")], "Everything an operator needs to decide.", runs::handoff),
         get("/v1/runs/{run_id}/bundle", OPERATE, &[(200, "any")], "One file with everything about a run, payloads redacted.", runs::bundle),
         get("/v1/runs/{run_id}/graph", READ, &[(200, "graph")], "The steps of a run as nodes and edges with their states.", runs::graph),
+        get("/v1/runs/{run_id}/timeline", READ, &[(200, "timeline")], "When each step was in line, executed and waiting, and for what.", runs::timeline),
         get("/v1/runs/{run_id}/stream", READ, &[(200, "stream")], "The record on every change, as server-sent events.", stream::of_run),
         get("/v1/stream", READ, &[(200, "stream")], "The records of all runs that a filter finds, on every change.", stream::of_filter).query(LIST),
         post::<run::CancelRun, _, _>("/v1/runs/{run_id}/cancel", OPERATE, &[(200, "run"), (202, "run")], "Cancels a run.", runs::cancel),

@@ -221,7 +221,8 @@ async fn watch_all(
     mut feed: abide_engine::feed::Feed,
     mut stopping: tokio::sync::watch::Receiver<bool>,
 ) {
-    if !out.send(": here\n\n".into()).await {
+    // Said aloud and not as a comment, because pages never see those: they tell a quiet stream from a dead one by it.
+    if !out.event("here", None, &json!({ "at": engine.clock().now() })).await {
         return;
     }
     loop {
@@ -246,7 +247,7 @@ async fn watch_all(
                 }
                 Ok(Followed::End) | Err(_) => false,
             },
-            () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
+            () = tokio::time::sleep(QUIET) => out.event("here", None, &json!({ "at": engine.clock().now() })).await,
             () = super::stopped(&mut stopping) => false,
         };
         if !go_on {
