@@ -1,0 +1,2 @@
+// Starts the UI.
+document.body.append(location.pathname);
