@@ -1,0 +1,11 @@
+// The list of runs.
+
+import { fill, h } from "../lib/dom.js";
+
+export const title = "Runs";
+
+/** @type {import("../lib/types.js").Screen["mount"]} */
+export function mount(place) {
+  fill(place, h("h1", null, title));
+  return { unmount() {} };
+}
