@@ -98,3 +98,31 @@ pub struct NewKey {
 pub struct Keys {
     pub keys: Vec<KeyView>,
 }
+
+/// `POST /v1/session`
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogIn {
+    pub key: String,
+}
+
+impl std::fmt::Debug for LogIn {
+    /// A key stands in no log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogIn")
+    }
+}
+
+/// `GET /v1/session`: who the caller is, and what follows from it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionView {
+    pub namespace: String,
+    pub principal: String,
+    pub role: Role,
+    pub groups: Vec<String>,
+    /// May name another person in `decision_by`. Where there are no keys everybody must name one.
+    pub acts_for_others: bool,
+    pub sees_payloads: bool,
+    /// Whether keys are used here. Without them everybody is admin, and there is nothing to log out of.
+    pub uses_keys: bool,
+}

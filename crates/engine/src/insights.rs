@@ -53,9 +53,10 @@ impl Histogram {
 pub struct Measure {
     pub namespace: Namespace,
     pub workflow: WorkflowId,
-    /// `started`, `entered`, `time_in`, `retried_steps`, `retried_steps_completed`, `auth_blocked`.
+    /// `started`, `entered`, `time_in`, `retried_steps`, `retried_steps_completed`, `auth_blocked`, `issued`,
+    /// `issued_again`.
     pub metric: &'static str,
-    /// The state or the tool.
+    /// The state, the tool or the handler.
     pub of: String,
 }
 
@@ -116,6 +117,13 @@ fn fold_events(db: &Db, no: RunNo, place: &Place, events: &[Record], added: &mut
                 added.count(place, "retried_steps_completed", "");
             }
             ("step.failed", Some(attempt)) if attempt > 1 => added.count(place, "retried_steps", ""),
+            ("task.issued", attempt) => {
+                let handler = handler_of(event);
+                if attempt.is_some_and(|attempt| attempt > 1) {
+                    added.count(place, "issued_again", handler.clone());
+                }
+                added.count(place, "issued", handler);
+            }
             _ => {}
         }
         let Some(to) = event.to_state else { continue };
@@ -146,6 +154,18 @@ fn tool_of(event: &Record) -> String {
     tool.unwrap_or("unknown").to_owned()
 }
 
+fn handler_of(event: &Record) -> String {
+    #[derive(Deserialize)]
+    struct Issued {
+        task: Task,
+    }
+    #[derive(Deserialize)]
+    struct Task {
+        handler: String,
+    }
+    serde_json::from_str::<Issued>(event.payload.get()).map(|issued| issued.task.handler).unwrap_or_default()
+}
+
 /// What is known of one workflow (or of all).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Insights {
@@ -160,6 +180,14 @@ pub struct Insights {
     pub retry_success_rate: f64,
     pub stalls_per_1000_runs: f64,
     pub completed_with_warnings_rate: f64,
+    /// How many tasks each handler was given, and how many of these because an attempt before had not succeeded.
+    pub handlers: BTreeMap<String, Issues>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Issues {
+    pub issued: u64,
+    pub again: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -182,6 +210,8 @@ impl Insights {
                 "time_in" => times.entry(of.clone()).or_default().merge(histogram),
                 "retried_steps" => retried += count,
                 "retried_steps_completed" => retried_completed += count,
+                "issued" => insights.handlers.entry(of.clone()).or_default().issued += count,
+                "issued_again" => insights.handlers.entry(of.clone()).or_default().again += count,
                 "auth_blocked" => *insights.auth_blocked.entry(of.clone()).or_default() += count,
                 _ => {}
             }

@@ -10,12 +10,12 @@ use abide_core::explain::{
     self, At, ChildFacts, Explanation, Handoff, LateFacts, NotThen, ParentFacts, QueueFacts, Record, Status,
     Surroundings,
 };
-use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Digest, Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::{Json, Rejection};
 use abide_core::run::event::Record as EventRecord;
 use abide_core::run::rerun::{RerunPlan, Source, plan_rerun};
-use abide_core::run::step::{Connection, Proof, Ref, Resource, Step, Wait};
-use abide_core::run::{ConnectionFacts, Working};
+use abide_core::run::step::{Connection, Decision, Progress, Proof, Ref, Resource, Step, TaskKind, Wait};
+use abide_core::run::{ConnectionFacts, NEWEST, Working};
 use abide_core::time::Timestamp;
 use rusqlite::Connection as Db;
 use serde::Serialize;
@@ -33,6 +33,8 @@ use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored, StoredDefinition};
 const CHILDREN: usize = 20;
 /// How far down a root cause is followed.
 const DEPTH: u32 = 8;
+/// Leases that are looked at for the list of workers.
+const LEASES: usize = 10_000;
 /// Longest page of a list.
 pub const PAGE: usize = 500;
 
@@ -160,6 +162,15 @@ pub struct WorkflowView {
     pub created_at: Timestamp,
 }
 
+/// One version of a workflow.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VersionView {
+    pub version: u32,
+    pub definition_hash: Digest,
+    pub created_at: Timestamp,
+    pub runs: u64,
+}
+
 /// A decision that waits for somebody.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ApprovalView {
@@ -175,6 +186,23 @@ pub struct ApprovalView {
     pub since: Timestamp,
     pub deadline: Option<Timestamp>,
     pub overdue: bool,
+    /// What happens when nobody decides in time, as a clause: `it fails`.
+    pub at_deadline: Option<String>,
+    /// JSON Schema of what a yes carries.
+    pub form: Option<serde_json::Value>,
+    /// Whoever started the run may not decide, when this is true; and that is who it was.
+    pub not_requester: bool,
+    pub requester: String,
+    /// Who has decided so far, where more than one must.
+    pub decisions: Vec<DecisionView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DecisionView {
+    pub by: String,
+    pub approve: bool,
+    pub at: Timestamp,
+    pub comment: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -184,6 +212,17 @@ pub struct QueueView {
     pub oldest_at: Option<Timestamp>,
     /// Who has asked for work lately.
     pub listeners: Vec<WorkerId>,
+    /// What waits, by handler: a queue that is listened to may still have tasks that nobody offers to do.
+    pub handlers: Vec<HandlerView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HandlerView {
+    pub handler: String,
+    pub depth: u64,
+    pub oldest_at: Option<Timestamp>,
+    /// How many workers have asked for this handler lately.
+    pub listeners: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -192,7 +231,25 @@ pub struct WorkerView {
     pub queue: Queue,
     pub handlers: Option<Vec<String>>,
     pub last_poll_at: Timestamp,
+    /// It has asked this queue for work lately.
     pub listening: bool,
+    /// Tasks of this queue that it holds; the newest 20 of them.
+    pub lease_count: usize,
+    pub leases: Vec<LeaseView>,
+}
+
+/// A task that a worker holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeaseView {
+    pub run_id: RunId,
+    pub step_id: Path,
+    pub handler: String,
+    pub granted_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    /// The proof that it is alive.
+    pub last_heartbeat_at: Option<Timestamp>,
+    /// The proof that it gets anywhere, where it says so.
+    pub progress: Option<Progress>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -326,6 +383,16 @@ impl Snapshot<'_> {
         Ok(QueueFacts { listeners, depth, oldest_at })
     }
 
+    fn handlers(&self, queue: &Queue, facts: &QueueFacts) -> Stored<Vec<HandlerView>> {
+        let waiting = read::depth_by_handler(self.db, self.namespace, queue)?;
+        let view = |(handler, is_body, depth, oldest_at): (Handler, bool, u64, Option<Timestamp>)| {
+            let kind = if is_body { TaskKind::Body } else { TaskKind::Step };
+            let listeners = facts.heard(&handler, kind, self.now);
+            HandlerView { handler: handler.to_string(), depth, oldest_at, listeners }
+        };
+        Ok(waiting.into_iter().map(view).collect())
+    }
+
     fn child(&self, run_id: &RunId, depth: u32) -> Stored<Option<ChildFacts>> {
         let Some(loaded) = self.load(run_id)? else { return Ok(None) };
         let definition = self.definition(&loaded.run)?;
@@ -376,10 +443,9 @@ impl Snapshot<'_> {
     fn approval(&self, loaded: &Loaded, step: &Step) -> Stored<Option<ApprovalView>> {
         let Some((approval, block)) = crate::store::rows::approval(step) else { return Ok(None) };
         let subject = read::payload(self.db, loaded.no, &approval.subject.name)?;
-        let hidden = match step.place.index {
-            Some(index) => self.definition(&loaded.run)?.sensitive_inputs(index),
-            None => Vec::new(),
-        };
+        let definition = self.definition(&loaded.run)?;
+        let hidden = step.place.index.map(|index| definition.sensitive_inputs(index)).unwrap_or_default();
+        let facts = explain::to_decide(&loaded.run, &definition, step, block, self.now);
         Ok(Some(ApprovalView {
             run_id: loaded.run.head.run_id.clone(),
             workflow_id: loaded.run.head.started.workflow_id.clone(),
@@ -393,6 +459,11 @@ impl Snapshot<'_> {
             since: block.since,
             deadline: block.until,
             overdue: block.overdue,
+            at_deadline: facts.at_deadline,
+            form: facts.form,
+            not_requester: approval.not_requester,
+            requester: loaded.run.head.started.requester.clone(),
+            decisions: step.decisions.iter().map(DecisionView::of).collect(),
         }))
     }
 }
@@ -403,6 +474,31 @@ fn cursor_of(no: RunNo) -> String {
 
 fn parse_cursor(text: &str) -> Option<RunNo> {
     RunNo::from_str_radix(text.strip_prefix('r')?, 16).ok().filter(|no| *no > 0)
+}
+
+impl LeaseView {
+    /// The lease of a step, if this worker holds it and it is one of this queue.
+    fn of(run_id: &RunId, step: &Step, worker: &WorkerId, queue: &Queue) -> Option<LeaseView> {
+        let task = step.task.as_ref().filter(|task| task.queue == *queue)?;
+        let lease = task.lease.as_ref().filter(|lease| lease.owner == *worker)?;
+        let live = step.live.as_ref();
+        Some(LeaseView {
+            run_id: run_id.clone(),
+            step_id: step.path.clone(),
+            handler: task.handler.to_string(),
+            granted_at: lease.granted_at,
+            expires_at: live.map(|live| live.expires_at),
+            last_heartbeat_at: live.map(|live| live.last_heartbeat_at),
+            progress: live.and_then(|live| live.progress.clone()),
+        })
+    }
+}
+
+impl DecisionView {
+    fn of(decision: &Decision) -> DecisionView {
+        let Decision { by, approve, at, comment, .. } = decision.clone();
+        DecisionView { by, approve, at, comment }
+    }
 }
 
 impl StepView {
@@ -701,6 +797,24 @@ impl Engine {
         .await
     }
 
+    /// All versions of a workflow, the newest first, with how many runs each has.
+    pub async fn versions(&self, workflow: &WorkflowId) -> Read<Vec<VersionView>> {
+        let workflow = workflow.clone();
+        self.read(move |snapshot| {
+            let counts = read::counts_by_version(snapshot.db, snapshot.namespace, &workflow)?;
+            let versions = read::versions(snapshot.db, snapshot.namespace, &workflow)?;
+            if versions.is_empty() {
+                return Err(ReadError::NoWorkflow(workflow));
+            }
+            let view = |(version, definition_hash, created_at)| {
+                let runs = counts.get(&version).copied().unwrap_or(0);
+                VersionView { version, definition_hash, created_at, runs }
+            };
+            Ok(versions.into_iter().map(view).collect())
+        })
+        .await
+    }
+
     /// The document of a run, and all its rows: what a picture of it needs.
     pub async fn graph(&self, run_id: &RunId) -> Read<(Arc<Definition>, Vec<StepView>)> {
         let run_id = run_id.clone();
@@ -903,7 +1017,8 @@ impl Engine {
                 let lately = |at: Timestamp| snapshot.now.since(at) <= explain::LISTENING;
                 let listening = facts.listeners.iter().filter(|listener| lately(listener.last_poll_at));
                 let listeners = listening.map(|listener| listener.worker.clone()).collect();
-                views.push(QueueView { queue, depth: facts.depth, oldest_at: facts.oldest_at, listeners });
+                let handlers = snapshot.handlers(&queue, &facts)?;
+                views.push(QueueView { queue, depth: facts.depth, oldest_at: facts.oldest_at, listeners, handlers });
             }
             Ok(views)
         })
@@ -913,10 +1028,20 @@ impl Engine {
     pub async fn workers(&self) -> Read<Vec<WorkerView>> {
         self.read(|snapshot| {
             let mut views = Vec::new();
+            let leased = read::leased(snapshot.db, snapshot.namespace, LEASES)?;
             for queue in read::queues(snapshot.db, snapshot.namespace)? {
                 for listener in snapshot.queue(&queue)?.listeners {
                     let handlers = listener.handlers.map(|names| names.iter().map(ToString::to_string).collect());
+                    let mut leases: Vec<LeaseView> = leased
+                        .iter()
+                        .filter_map(|(run_id, step)| LeaseView::of(run_id, step, &listener.worker, &queue))
+                        .collect();
+                    leases.sort_by_key(|lease| std::cmp::Reverse(lease.granted_at));
+                    let lease_count = leases.len();
+                    leases.truncate(NEWEST);
                     views.push(WorkerView {
+                        lease_count,
+                        leases,
                         worker: listener.worker,
                         queue: queue.clone(),
                         handlers,
@@ -938,6 +1063,18 @@ impl Engine {
                 ConnectionView { tool, account, broken, generation, reconnected_at, waiting_runs }
             };
             Ok(known.into_iter().map(view).collect())
+        })
+        .await
+    }
+
+    /// The numbers of every workflow that has any.
+    pub async fn insights_by_workflow(&self) -> Read<BTreeMap<WorkflowId, Insights>> {
+        self.read(move |snapshot| {
+            let mut rows: BTreeMap<WorkflowId, Vec<_>> = BTreeMap::new();
+            for (workflow, row) in insights::rows_of(snapshot.db, snapshot.namespace, None)? {
+                rows.entry(workflow).or_default().push(row);
+            }
+            Ok(rows.into_iter().map(|(workflow, rows)| (workflow, Insights::of(&rows))).collect())
         })
         .await
     }

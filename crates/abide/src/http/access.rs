@@ -42,6 +42,12 @@ struct Known {
     grant: Arc<Grant>,
 }
 
+impl Known {
+    fn is_dead(&self, now: Timestamp) -> bool {
+        self.key.revoked_at.is_some() || self.key.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
 /// All keys, in memory: every change goes through this process.
 #[derive(Debug, Default)]
 pub struct KeyRing(RwLock<HashMap<String, Known>>);
@@ -78,8 +84,7 @@ impl KeyRing {
         let mut ring = self.write();
         let known = ring.get_mut(&key_id).ok_or_else(refused)?;
         let right = bool::from(Digest::of(text.as_bytes()).0.ct_eq(&known.key.hash.0));
-        let dead = known.key.revoked_at.is_some() || known.key.expires_at.is_some_and(|at| at <= now);
-        if !right || dead {
+        if !right || known.is_dead(now) {
             return Err(refused());
         }
         let stale = known.key.last_used_at.is_none_or(|at| now.since(at) >= USED_EVERY);
@@ -88,6 +93,18 @@ impl KeyRing {
         }
         let (namespace, role) = (known.key.namespace.clone(), known.grant.role);
         Ok((Who { namespace, role, key: Some(known.grant.clone()) }, stale.then_some(key_id)))
+    }
+
+    /// Who holds a key that was given before, as long as it is good.
+    pub fn holder(&self, key_id: &str, now: Timestamp) -> Option<Who> {
+        let ring = self.read();
+        let known = ring.get(key_id).filter(|known| !known.is_dead(now))?;
+        Some(Who { namespace: known.key.namespace.clone(), role: known.grant.role, key: Some(known.grant.clone()) })
+    }
+
+    /// The id of the key that a text is.
+    pub fn id_of(text: &str) -> Option<String> {
+        parts(text).map(|(key_id, _)| key_id)
     }
 
     fn views(&self, namespace: &Namespace, all: bool) -> Vec<KeyView> {

@@ -49,6 +49,7 @@ impl Who {
 /// A request that found its route and whose caller is known.
 pub struct Call {
     pub api: Arc<Api>,
+    pub from: std::net::IpAddr,
     pub engine: Engine,
     pub who: Who,
     pub params: Vec<(String, String)>,

@@ -26,7 +26,8 @@ pub fn openapi() -> Value {
     let mut schemas = views(&mut generator);
     for route in table() {
         let operation = operation(&route, &mut generator);
-        let path = paths.entry(route.path.to_owned()).or_insert_with(|| json!({}));
+        // A rest of a path is one parameter here.
+        let path = paths.entry(route.path.replace("{*", "{")).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation;
     }
     for (name, schema) in generator.take_definitions(true) {
@@ -87,7 +88,9 @@ fn operation_id(route: &Route) -> String {
         route.path.trim_start_matches("/v1").split('/').filter(|word| !word.is_empty() && !word.starts_with('{'));
     let name = words.collect::<Vec<_>>().join("_").replace(['.', '-'], "_");
     let one = if route.path.ends_with('}') { "_one" } else { "" };
-    format!("{}_{name}{one}", route.method.as_str().to_lowercase())
+    // The screen of a thing and the thing itself have the same words in their paths.
+    let page = if route.gives.iter().any(|(_, what)| *what == "page") { "page_" } else { "" };
+    format!("{}_{page}{name}{one}", route.method.as_str().to_lowercase())
 }
 
 fn tag(path: &str) -> &str {
@@ -97,7 +100,7 @@ fn tag(path: &str) -> &str {
 fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
     for part in route.path.split('/').filter(|part| part.starts_with('{')) {
-        let name = part.trim_matches(['{', '}']);
+        let name = part.trim_matches(['{', '*', '}']);
         parameters.push(
             json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }),
         );
@@ -137,6 +140,7 @@ fn responses(route: &Route) -> Value {
             "stream" => ("text/event-stream", json!({ "type": "string" })),
             "metrics" => ("text/plain", json!({ "type": "string" })),
             "page" => ("text/html", json!({ "type": "string" })),
+            "asset" => ("text/*", json!({ "type": "string" })),
             "any" => ("application/json", json!({})),
             name => ("application/json", json!({ "$ref": format!("#/components/schemas/{name}") })),
         };
@@ -195,11 +199,12 @@ fn views(generator: &mut SchemaGenerator) -> Map<String, Value> {
     add::<tasks::BodyState>(&mut schemas, "body_state", generator);
     add::<tasks::BatchDone>(&mut schemas, "batch_done", generator);
     add::<keys::NewKey>(&mut schemas, "new_key", generator);
+    add::<keys::SessionView>(&mut schemas, "session", generator);
     add::<keys::Keys>(&mut schemas, "keys", generator);
     for (list, of) in [("runs", "run"), ("events", "event"), ("steps", "step")] {
         schemas.insert(list.into(), page(list, json!({ "$ref": format!("#/components/schemas/{of}") })));
     }
-    for list in ["workflows", "approvals", "connections", "queues", "workers"] {
+    for list in ["workflows", "versions", "approvals", "connections", "queues", "workers"] {
         schemas.insert(list.into(), page(list, json!({ "type": "object" })));
     }
     let needs = |fields: &[&str]| json!({ "type": "object", "required": fields });

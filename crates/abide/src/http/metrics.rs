@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_api::Problem;
@@ -14,7 +15,10 @@ use super::locked;
 const BOUNDS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 #[derive(Debug, Default)]
-pub struct Metrics(Mutex<BTreeMap<(String, &'static str, u16), Times>>);
+pub struct Metrics {
+    requests: Mutex<BTreeMap<(String, &'static str, u16), Times>>,
+    csp_reports: AtomicU64,
+}
 
 #[derive(Debug, Default, Clone)]
 struct Times {
@@ -25,7 +29,7 @@ struct Times {
 
 impl Metrics {
     pub fn request(&self, method: &str, route: &'static str, status: u16, took: Duration) {
-        let mut all = locked(&self.0);
+        let mut all = locked(&self.requests);
         let times = all.entry((method.to_owned(), route, status)).or_default();
         let seconds = took.as_secs_f64();
         times.count += 1;
@@ -33,6 +37,11 @@ impl Metrics {
         for (bucket, bound) in times.buckets.iter_mut().zip(BOUNDS) {
             *bucket += u64::from(seconds <= bound);
         }
+    }
+
+    /// A browser said that a page of ours broke its policy.
+    pub fn csp_report(&self) {
+        self.csp_reports.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Everything of one namespace, as text.
@@ -49,7 +58,7 @@ impl Metrics {
 
     fn requests(&self, text: &mut Text) {
         text.about("abide_http_request_seconds", "histogram", "How long requests took.");
-        for ((method, route, status), times) in locked(&self.0).iter() {
+        for ((method, route, status), times) in locked(&self.requests).iter() {
             let status = status.to_string();
             let labels = [("method", method.as_str()), ("route", *route), ("status", status.as_str())];
             for (bucket, bound) in times.buckets.iter().zip(BOUNDS) {
@@ -62,6 +71,8 @@ impl Metrics {
             text.value("abide_http_request_seconds_sum", &labels, times.seconds);
             text.value("abide_http_request_seconds_count", &labels, times.count as f64);
         }
+        text.about("abide_csp_reports_total", "counter", "What browsers held back on pages of the UI.");
+        text.value("abide_csp_reports_total", &[], self.csp_reports.load(Ordering::Relaxed) as f64);
     }
 }
 
@@ -98,6 +109,18 @@ async fn queues(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(),
     for queue in &queues {
         let labels = [("namespace", namespace), ("queue", queue.queue.as_str())];
         text.value("abide_queue_listeners", &labels, queue.listeners.len() as f64);
+    }
+    text.about("abide_handler_depth", "gauge", "Tasks that wait for a worker, by handler.");
+    for (queue, handler) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
+        let labels =
+            [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
+        text.value("abide_handler_depth", &labels, handler.depth as f64);
+    }
+    text.about("abide_handler_listeners", "gauge", "Workers that have asked lately for a handler that tasks wait for.");
+    for (queue, handler) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
+        let labels =
+            [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
+        text.value("abide_handler_listeners", &labels, handler.listeners as f64);
     }
     Ok(())
 }

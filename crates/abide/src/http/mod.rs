@@ -10,12 +10,15 @@ mod connections;
 mod document;
 mod filter;
 mod graph;
+mod layout;
 mod link;
 mod metrics;
+mod page;
 mod rate;
 mod routes;
 mod runs;
 mod serve;
+mod session;
 mod stream;
 mod system;
 mod tasks;
@@ -54,6 +57,7 @@ pub struct Api {
     pub keys: KeyRing,
     pub settings: Settings,
     pub metrics: metrics::Metrics,
+    sessions: session::Sessions,
     rates: rate::Rates,
     routes: routes::Routes,
     document: std::sync::OnceLock<String>,
@@ -83,6 +87,7 @@ impl Api {
             rates: rate::Rates::new(settings.rate_limit),
             settings,
             metrics: metrics::Metrics::default(),
+            sessions: session::Sessions::default(),
             routes: routes::Routes::new(),
             document: std::sync::OnceLock::new(),
             under_way: Mutex::default(),

@@ -11,7 +11,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 
 use super::call::{Answered, Call, parse};
-use super::{access, approvals, connections, document, link, runs, stream, system, tasks, workflows};
+use super::{access, approvals, connections, document, link, page, runs, session, stream, system, tasks, workflows};
 
 type Handling = Pin<Box<dyn Future<Output = Answered> + Send>>;
 type Handler = Box<dyn Fn(Call) -> Handling + Send + Sync>;
@@ -126,8 +126,9 @@ pub fn table() -> Vec<Route> {
         },
         get("/v1/workflows", READ, &[(200, "workflows")], "The newest version of every workflow.", workflows::list),
         get("/v1/workflows/{workflow_id}", READ, &[(200, "workflow")], "A workflow and its newest document.", workflows::newest),
+        get("/v1/workflows/{workflow_id}/versions", READ, &[(200, "versions")], "All versions of a workflow, the newest first.", workflows::versions),
         get("/v1/workflows/{workflow_id}/versions/{version}", READ, &[(200, "workflow")], "One version of a workflow.", workflows::version),
-        get("/v1/workflows/{workflow_id}/graph", READ, &[(200, "graph")], "The steps of a workflow as nodes and edges, and as a diagram.", workflows::graph),
+        get("/v1/workflows/{workflow_id}/graph", READ, &[(200, "graph")], "The steps of a workflow as nodes and edges, and as a diagram.", workflows::graph).query(&["version"]),
         // Runs.
         post::<run::StartRun, _, _>("/v1/runs", OPERATE, &[(201, "run"), (200, "run")], "Starts a run.", runs::start),
         get("/v1/runs", READ, &[(200, "runs")], "Runs, newest first.", runs::list).query(LIST),
@@ -183,10 +184,25 @@ pub fn table() -> Vec<Route> {
         post::<keys::CreateKey, _, _>("/v1/keys", MANAGE, &[(201, "new_key")], "Makes a key. It is shown this once.", access::create),
         get("/v1/keys", MANAGE, &[(200, "keys")], "All keys, never the keys themselves.", access::list),
         without_body(Method::DELETE, "/v1/keys/{key_id}", MANAGE, &[(204, "")], "Takes a key away.", access::revoke),
+        // Sessions of browsers.
+        get("/v1/session", READ, &[(200, "session")], "Who the caller is.", session::show),
+        post::<keys::LogIn, _, _>("/v1/session", Allowed::Anybody, &[(200, "session")], "Takes a key and sets a cookie that stands for it.", session::log_in),
+        without_body(Method::DELETE, "/v1/session", Allowed::Anybody, &[(204, "")], "Ends the session.", session::log_out),
+        // The UI. Its page holds nothing of anybody: what it shows it asks for, with the right of who looks.
+        get("/", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of runs; its query is that of `GET /v1/runs`.", page::screen),
+        get("/runs/{run_id}", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of a run.", page::screen),
+        get("/inbox", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of decisions that wait for people.", page::screen),
+        get("/workflows", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of workflows.", page::screen),
+        get("/workflows/{workflow_id}", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of a workflow.", page::screen),
+        get("/workers", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of workers and queues.", page::screen),
+        get("/insights", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of times and rates.", page::screen),
+        get("/contract", Allowed::Anybody, &[(200, "page"), (304, "")], "The screen of states and transitions.", page::screen),
+        get("/ui/{*path}", Allowed::Anybody, &[(200, "asset"), (304, "")], "A file of the UI.", page::asset),
+        without_body(Method::POST, "/csp-reports", Allowed::Anybody, &[(204, "")], "A browser held something back on a page of the UI.", page::report),
         // The system.
         get("/v1/queues", READ, &[(200, "queues")], "Queues with their depth and listeners.", system::queues),
         get("/v1/workers", READ, &[(200, "workers")], "Who has asked for work lately.", system::workers),
-        get("/v1/insights", READ, &[(200, "any")], "Time in states, retries, stalls, queue age: the numbers people need.", system::insights).query(&["workflow"]),
+        get("/v1/insights", READ, &[(200, "any")], "Time in states, retries, stalls, queue age: the numbers people need.", system::insights).query(&["workflow", "by"]),
         get("/v1/contract", READ, &[(200, "contract")], "The states, the transitions and the limits.", system::contract),
         get("/problems/{code}", Allowed::Anybody, &[(200, "page")], "What a refusal means and what helps.", system::problem),
         get("/healthz", Allowed::Anybody, &[(200, "health")], "It lives.", system::alive),

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::call::{Answered, Body, Call, Reply, Who, idempotency};
 use super::routes::{Allowed, Found, Route, Takes};
-use super::{Api, locked};
+use super::{Api, locked, session};
 
 /// Until when headers must be there; also how long a connection may rest between requests.
 const HEADER_TIME: Duration = Duration::from_secs(10);
@@ -282,7 +282,7 @@ async fn handle(api: Arc<Api>, from: IpAddr, request: Request<Incoming>) -> (Ans
         Err(problem) => return (Err(problem), route.path),
     };
     let engine = api.engine.in_namespace(who.namespace.clone());
-    let call = Call { api, engine, who, params, query, headers: parts.headers, body, idempotency };
+    let call = Call { api, from, engine, who, params, query, headers: parts.headers, body, idempotency };
     let answered = route.call(call).await;
     drop(under_way);
     (answered, route.path)
@@ -299,9 +299,10 @@ async fn prepare(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<Prepared, Problem> {
-    let who = admit(api, route, headers)?;
+    let (who, by) = admit(api, route, headers)?;
     // A worker that reports is never kept waiting: its lease would expire.
-    if !route.path.starts_with("/v1/tasks/") {
+    // Files of the UI come from memory, many at once.
+    if !route.path.starts_with("/v1/tasks/") && !route.path.starts_with("/ui/") {
         let caller =
             who.key.as_ref().map_or_else(|| from.to_string(), |key| format!("{}/{}", who.namespace, key.principal));
         api.rates.take(&caller, api.engine.clock().now())?;
@@ -309,9 +310,15 @@ async fn prepare(
     check_accept(route, headers)?;
     let takes_body = !matches!(method, &Method::GET | &Method::HEAD | &Method::DELETE);
     if !takes_body {
+        if by == By::Session {
+            session::check_own_page(method, headers, true)?;
+        }
         return Ok((who, Bytes::new(), None));
     }
     let body = read_body(route, headers, body).await?;
+    if by == By::Session {
+        session::check_own_page(method, headers, body.is_empty() || check_type(route, headers, &body).is_ok())?;
+    }
     check_type(route, headers, &body)?;
     let idempotency = match *method {
         Method::POST => idempotency(headers, &[method.as_str().as_bytes(), path.as_bytes(), &body])?,
@@ -329,7 +336,10 @@ fn check_sender(api: &Api, method: &Method, headers: &HeaderMap, uri: &hyper::Ur
         return Err(Problem::new(Code::Misdirected, detail));
     }
     if let Some(origin) = text(header::ORIGIN) {
-        let own = origin.split_once("://").is_some_and(|(_, rest)| rest == host);
+        let site = text(HeaderName::from_static("sec-fetch-site"));
+        // A form on a page with `no-referrer` has no origin to tell, and the browser says in its own words whose it is.
+        let own = origin == "null" && site == Some("same-origin");
+        let own = own || origin.split_once("://").is_some_and(|(_, rest)| rest == host);
         if !own && !api.settings.origins.contains(origin) {
             return Err(Problem::new(Code::CrossSite, format!("Pages of {origin} may not call this server.")));
         }
@@ -353,16 +363,36 @@ fn join(names: &std::collections::BTreeSet<String>) -> String {
     names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<Who, Problem> {
-    let Allowed::Roles(roles) = route.allowed else { return Ok(Who::anybody()) };
-    let given = headers.get(header::AUTHORIZATION);
-    if given.is_none() && !api.keys.is_used() {
-        return Ok(Who::anybody());
-    }
-    let Some(given) = given else {
-        return Err(Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`."));
+/// What let the caller in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Nothing,
+    Key,
+    Session,
+}
+
+fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<(Who, By), Problem> {
+    let Allowed::Roles(roles) = route.allowed else { return Ok((Who::anybody(), By::Nothing)) };
+    let (who, by) = match headers.get(header::AUTHORIZATION) {
+        Some(given) => (admit_key(api, given.to_str().unwrap_or_default())?, By::Key),
+        None if !api.keys.is_used() => return Ok((Who::anybody(), By::Nothing)),
+        None => {
+            let admitted = session::token_of(headers)
+                .and_then(|token| api.sessions.admit(&api.keys, token, api.engine.clock().now()));
+            let missing =
+                || Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`, or log in.");
+            (admitted.ok_or_else(missing)?, By::Session)
+        }
     };
-    let text = given.to_str().unwrap_or_default();
+    if !roles.contains(&who.role) {
+        let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
+        let detail = format!("A key with role {} may not do this; these may: {roles}.", who.role.as_str());
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    Ok((who, by))
+}
+
+fn admit_key(api: &Arc<Api>, text: &str) -> Result<Who, Problem> {
     let key = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("bearer ")).unwrap_or_default();
     let (who, used) = api.keys.admit(key.trim(), api.engine.clock().now())?;
     if let Some(key_id) = used {
@@ -373,11 +403,6 @@ fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<Who, Prob
             let _ = engine.ask(Asked { namespace, idempotency: None, what }).await;
         });
     }
-    if !roles.contains(&who.role) {
-        let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
-        let detail = format!("A key with role {} may not do this; these may: {roles}.", who.role.as_str());
-        return Err(Problem::new(Code::Forbidden, detail));
-    }
     Ok(who)
 }
 
@@ -386,6 +411,8 @@ fn check_accept(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {
         Some("stream") => "text/event-stream",
         Some("metrics") => "text/plain",
         Some("page") => "text/html",
+        // Files are of many kinds, and whoever names one knows which.
+        Some("asset") => return Ok(()),
         _ => "application/json",
     };
     let Some(accept) = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()) else { return Ok(()) };
@@ -443,6 +470,7 @@ fn check_type(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<(), Pr
     let known: &[&str] = match route.takes {
         Takes::Document => &["application/yaml", "application/x-yaml", "text/yaml", "application/json"],
         Takes::Json(_) => &["application/json"],
+        Takes::Nothing if route.path == "/csp-reports" => &["application/csp-report"],
         Takes::Nothing if route.path.starts_with("/links/") => &["application/x-www-form-urlencoded"],
         Takes::Nothing => &["application/json"],
     };

@@ -44,9 +44,15 @@ pub async fn workers(call: Call) -> Answered {
 }
 
 pub async fn insights(call: Call) -> Answered {
-    call.only(&["workflow"])?;
-    let workflow = call.one("workflow")?.map(WorkflowId::from);
-    Ok(Reply::json(200, &call.engine.insights(workflow).await?))
+    call.only(&["workflow", "by"])?;
+    match (call.one("by")?, call.one("workflow")?) {
+        (None, workflow) => Ok(Reply::json(200, &call.engine.insights(workflow.map(WorkflowId::from)).await?)),
+        (Some("workflow"), None) => {
+            Ok(Reply::json(200, &json!({ "workflows": call.engine.insights_by_workflow().await? })))
+        }
+        (Some(_), None) => Err(Problem::invalid("by", "It is workflow.")),
+        (Some(_), Some(_)) => Err(Problem::invalid("by", "One workflow has nothing to be told apart by.")),
+    }
 }
 
 pub async fn contract(call: Call) -> Answered {

@@ -62,6 +62,12 @@ pub async fn newest(call: Call) -> Answered {
     one(&call, None).await
 }
 
+pub async fn versions(call: Call) -> Answered {
+    call.only(&[])?;
+    let versions = call.engine.versions(&WorkflowId::from(call.param("workflow_id"))).await?;
+    Ok(Reply::json(200, &json!({ "versions": versions, "next_cursor": null })))
+}
+
 pub async fn version(call: Call) -> Answered {
     let text = call.param("version");
     let version = text.parse().map_err(|_| Problem::new(Code::NotFound, "There is no such version."))?;
@@ -71,6 +77,9 @@ pub async fn version(call: Call) -> Answered {
 async fn one(call: &Call, version: Option<u32>) -> Answered {
     let workflow = WorkflowId::from(call.param("workflow_id"));
     let (stored, definition) = call.engine.workflow(&workflow, version).await?;
+    // What the validator said when it was uploaded, said again: warnings are not stored.
+    let warnings = Definition::parse(&stored.document).map(|parsed| parsed.warnings).unwrap_or_default();
+    let warnings: Vec<Fault> = warnings.iter().map(fault).collect();
     Ok(Reply::json(
         200,
         &json!({
@@ -80,12 +89,16 @@ async fn one(call: &Call, version: Option<u32>) -> Answered {
             "definition_hash": stored.hash,
             "created_at": stored.created_at,
             "document": stored.document,
+            "warnings": warnings,
         }),
     ))
 }
 
 pub async fn graph(call: Call) -> Answered {
     let workflow = WorkflowId::from(call.param("workflow_id"));
-    let (_, definition) = call.engine.workflow(&workflow, None).await?;
+    call.only(&["version"])?;
+    let missing = || Problem::new(Code::NotFound, "There is no such version.");
+    let version = call.one("version")?.map(|text| text.parse::<u32>().map_err(|_| missing())).transpose()?;
+    let (_, definition) = call.engine.workflow(&workflow, version).await?;
     Ok(Reply::json(200, &graph::of(&definition, &[])))
 }

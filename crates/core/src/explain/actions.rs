@@ -45,6 +45,25 @@ pub fn next_actions(run: &Working, definition: &Definition, around: &Surrounding
     View { run, definition, around, now }.next_actions()
 }
 
+/// What somebody who decides about an approval needs to know beside its subject.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToDecide {
+    /// JSON Schema of what a decision carries.
+    pub form: Option<Value>,
+    /// What happens when nobody decides in time. None: there is no deadline.
+    pub at_deadline: Option<String>,
+}
+
+/// The same words as the summary's.
+pub fn to_decide(run: &Working, definition: &Definition, step: &Step, block: &Block, now: Timestamp) -> ToDecide {
+    let view = View { run, definition, around: &Surroundings::default(), now };
+    let form = match &block.wait {
+        Wait::Approval(wait) => view.form(step, wait).map(|form| form.document().clone()),
+        _ => None,
+    };
+    ToDecide { form, at_deadline: block.until.map(|_| view.at_deadline(step, block)) }
+}
+
 /// How useful an action is: what moves the run first, what ends it last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
@@ -142,11 +161,7 @@ impl View<'_> {
         if expired || (who.is_empty() && !wait.approvers.is_empty()) {
             return Vec::new();
         }
-        let form = match (&wait.form, self.declared(step).map(|def| &def.action)) {
-            (Some(asked), _) => Schema::compile(asked).ok(),
-            (None, Some(Action::Approval(approval))) => approval.form.clone(),
-            (None, _) => None,
-        };
+        let form = self.form(step, wait);
         let person = who.iter().find(|who| !who.starts_with("role:"));
         let mut body = json!({ "step_id": step.path, "subject_digest": wait.subject.digest });
         let mut needs = Vec::new();
@@ -154,15 +169,14 @@ impl View<'_> {
             Some(person) => body["decision_by"] = json!(person),
             None => needs.push("decision_by"),
         }
-        if form.as_ref().is_some_and(|form| form.check("null").is_err()) {
-            needs.push("form");
-        }
+        let must_fill = form.as_ref().is_some_and(|form| form.check("null").is_err());
         let who = if who.is_empty() { vec!["approver".into()] } else { who };
         let decide = |id, word: &str, danger| NextAction {
             step_id: Some(step.path.clone()),
             who: who.clone(),
             form: form.as_ref().map(|form| form.document().clone()),
-            needs: needs.clone(),
+            // Whoever says no need not fill anything in.
+            needs: needs.iter().copied().chain((must_fill && id == "approve").then_some("form")).collect(),
             danger,
             ..self.action(
                 id,
@@ -172,6 +186,14 @@ impl View<'_> {
             )
         };
         vec![decide("approve", "Approve", false), decide("reject", "Reject", true)]
+    }
+
+    fn form(&self, step: &Step, wait: &ApprovalWait) -> Option<Schema> {
+        match (&wait.form, self.declared(step).map(|def| &def.action)) {
+            (Some(asked), _) => Schema::compile(asked).ok(),
+            (None, Some(Action::Approval(approval))) => approval.form.clone(),
+            (None, _) => None,
+        }
     }
 
     fn signal(&self, step: &Step, name: &str) -> NextAction {

@@ -21,7 +21,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use actions::{NextAction, next_actions};
+pub use actions::{NextAction, ToDecide, next_actions, to_decide};
 pub use cause::{Link, LinkKind};
 pub use evidence::evidence_of;
 pub use explanation::{Above, Explanation, Proof, explain};
@@ -115,6 +115,12 @@ impl QueueFacts {
     /// Whether somebody has asked for this handler lately.
     fn is_heard(&self, handler: &Handler, kind: TaskKind, now: Timestamp) -> bool {
         self.last_poll_at(handler, kind).is_some_and(|at| now.since(at) <= LISTENING)
+    }
+
+    /// How many have asked for this handler lately.
+    pub fn heard(&self, handler: &Handler, kind: TaskKind, now: Timestamp) -> usize {
+        let lately = |listener: &&Listener| now.since(listener.last_poll_at) <= LISTENING;
+        self.listeners.iter().filter(lately).filter(|listener| listener.offers(handler, kind)).count()
     }
 
     /// When this handler was last asked for.

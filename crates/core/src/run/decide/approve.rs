@@ -110,7 +110,7 @@ impl Draft<'_> {
         if let Some(at) = until.filter(|until| *until <= self.now && !overdue && wait.at_deadline.is_some()) {
             return Err(Rejection::ApprovalExpired { path, at }.into());
         }
-        let form = self.check_form(&path, &wait, form.as_ref())?;
+        let form = self.check_form(&path, &wait, *approve, form.as_ref())?;
         let decision = Decision {
             by: by.clone(),
             approve: *approve,
@@ -190,14 +190,21 @@ impl Draft<'_> {
         Ok(())
     }
 
-    fn check_form(&mut self, path: &Path, wait: &ApprovalWait, form: Option<&Json>) -> Decided<Option<Ref>> {
+    /// A yes must fill the form in; a no may leave it out, but not fill it in wrongly.
+    fn check_form(
+        &mut self,
+        path: &Path,
+        wait: &ApprovalWait,
+        approve: bool,
+        form: Option<&Json>,
+    ) -> Decided<Option<Ref>> {
         let step = self.must_row(path)?;
         let schema = match (&wait.form, &self.spec(step).action) {
             (Some(form), _) => Schema::compile(form).ok(),
             (None, crate::definition::Action::Approval(approval)) => approval.form.clone(),
             (None, _) => None,
         };
-        if let Some(schema) = &schema {
+        if let Some(schema) = schema.filter(|_| approve || form.is_some()) {
             let given = form.map_or("null", |form| &**form);
             if let Err(faults) = schema.check(given) {
                 let at_form = |fault: crate::definition::SchemaFault| FieldFault {

@@ -42,14 +42,23 @@ pub(super) fn add(db: &Db, position: i64, added: &Added) -> Stored {
     Ok(())
 }
 
-/// Metric, of what, count and times.
+/// Metric, of what, count and times: what is known of one workflow, or of all together.
 pub fn rows(
     db: &Db,
     namespace: &Namespace,
     workflow: Option<&WorkflowId>,
 ) -> Stored<Vec<(String, String, u64, Histogram)>> {
+    Ok(rows_of(db, namespace, workflow)?.into_iter().map(|(_, row)| row).collect())
+}
+
+/// The same rows, each with its workflow.
+pub fn rows_of(
+    db: &Db,
+    namespace: &Namespace,
+    workflow: Option<&WorkflowId>,
+) -> Stored<Vec<(WorkflowId, (String, String, u64, Histogram))>> {
     let text = "
-        select metric, of, count, histogram from insights
+        select metric, of, count, histogram, workflow_id from insights
         where  namespace = ?1 and workflow_id = coalesce(?2, workflow_id)";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query(params![namespace.as_str(), workflow.map(WorkflowId::as_str)])?;
@@ -57,7 +66,8 @@ pub fn rows(
     while let Some(row) = rows.next()? {
         let histogram: Option<String> = row.get(3)?;
         let histogram = histogram.map(|text| serde_json::from_str(&text).map_err(corrupt)).transpose()?;
-        found.push((row.get(0)?, row.get(1)?, row.get::<_, i64>(2)? as u64, histogram.unwrap_or_default()));
+        let counted = (row.get(0)?, row.get(1)?, row.get::<_, i64>(2)? as u64, histogram.unwrap_or_default());
+        found.push((WorkflowId::new(row.get::<_, String>(4)?), counted));
     }
     Ok(found)
 }

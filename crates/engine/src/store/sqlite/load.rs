@@ -94,7 +94,7 @@ pub(super) fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<Arc<Step>>>
     rows.next()?.map(step_of).transpose()
 }
 
-fn step_of(row: &Row<'_>) -> Stored<Arc<Step>> {
+pub(super) fn step_of(row: &Row<'_>) -> Stored<Arc<Step>> {
     let mut step: Step = parse(row.get_ref(0)?.as_str().map_err(corrupt)?, "a step")?;
     if let (true, Some(expires_at), Some(beat_at)) = (step.is_leased(), instant(row.get(1)?), instant(row.get(2)?)) {
         let progress: Option<String> = row.get(3)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use abide_core::contract::{RunState, StepState};
 use abide_core::explain::Listener;
-use abide_core::ids::{Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Digest, Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::step::{Connection, Step};
@@ -80,6 +80,30 @@ pub fn workflows(db: &Db, namespace: &Namespace) -> Stored<Vec<(WorkflowId, u32,
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// All versions of a workflow, the newest first.
+pub fn versions(db: &Db, namespace: &Namespace, workflow: &WorkflowId) -> Stored<Vec<(u32, Digest, Timestamp)>> {
+    let text = "
+        select version, hash, created_at from definitions
+        where  namespace = ?1 and workflow_id = ?2
+        order  by version desc";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str(), workflow.as_str()], |row| {
+        Ok((row.get(0)?, Digest(row.get(1)?), Timestamp::from_micros(row.get(2)?)))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// How many runs there are of each version of a workflow.
+pub fn counts_by_version(db: &Db, namespace: &Namespace, workflow: &WorkflowId) -> Stored<BTreeMap<u32, u64>> {
+    let text = "
+        select workflow_version, count(*) from runs indexed by runs_by_workflow
+        where  namespace = ?1 and workflow_id = ?2 group by workflow_version";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement
+        .query_map([namespace.as_str(), workflow.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 /// Who has asked this queue for work, as it was last written down.
 pub fn listeners(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<Vec<Listener>> {
     let text = "select worker, handlers, last_poll_at from workers where namespace in (?1, ?3) and queue = ?2";
@@ -104,6 +128,44 @@ pub fn depth(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<(u64, Opti
         .prepare_cached(text)?
         .query_row([namespace.as_str(), queue.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok((count as u64, load::instant(oldest)))
+}
+
+/// The same for each handler of a queue; whether it is that of coded bodies comes with it.
+pub fn depth_by_handler(
+    db: &Db,
+    namespace: &Namespace,
+    queue: &Queue,
+) -> Stored<Vec<(Handler, bool, u64, Option<Timestamp>)>> {
+    let text = "
+        select handler, max(body), count(*), min(issued_at)
+        from   (select handler, body, issued_at from ready_tasks where namespace = ?1 and queue = ?2 limit 10000)
+        group  by handler";
+    let mut statement = db.prepare_cached(text)?;
+    let rows = statement.query_map([namespace.as_str(), queue.as_str()], |row| {
+        let oldest = load::instant(row.get(3)?);
+        Ok((Handler::new(row.get::<_, String>(0)?), row.get(1)?, row.get::<_, i64>(2)? as u64, oldest))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Steps whose task is leased, with their runs. Only active runs have leases.
+pub fn leased(db: &Db, namespace: &Namespace, limit: usize) -> Stored<Vec<(RunId, std::sync::Arc<Step>)>> {
+    let text = "
+        select row, expires_at, last_heartbeat_at, progress, run_id
+        from   runs indexed by runs_by_bucket join steps using (run_no)
+        where  namespace = ?1 and bucket in ('active', 'cancel_requested', 'paused', 'compensating')
+               and open = 1 and expires_at is not null
+        limit  ?2";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![namespace.as_str(), limit as i64])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let step = load::step_of(row)?;
+        if step.is_leased() {
+            found.push((RunId::new(row.get::<_, String>(4)?), step));
+        }
+    }
+    Ok(found)
 }
 
 /// Queues that have tasks or listeners.
