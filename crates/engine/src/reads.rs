@@ -815,14 +815,39 @@ impl Engine {
         .await
     }
 
-    /// The document of a run, and all its rows: what a picture of it needs.
-    pub async fn graph(&self, run_id: &RunId) -> Read<(Arc<Definition>, Vec<StepView>)> {
+    /// The document of a run, and all its rows, now or at a past instant: what a picture of it needs.
+    pub async fn graph(&self, run_id: &RunId, at: Option<At>) -> Read<(Arc<Definition>, Vec<StepView>)> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
             let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
             let definition = snapshot.definition(&loaded.run)?;
-            let steps = read::steps(snapshot.db, loaded.no)?;
-            Ok((definition.clone(), steps.iter().map(|step| StepView::of(step, &definition)).collect()))
+            let view = |step: &Arc<Step>| StepView::of(step, &definition);
+            let steps: Vec<StepView> = match at {
+                None => read::steps(snapshot.db, loaded.no)?.iter().map(view).collect(),
+                Some(at) => {
+                    let head = &loaded.run.head;
+                    let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+                    let (then, _) = explain::run_at(&head.run_id, &head.namespace, &log, at)?;
+                    then.steps.values().flatten().map(view).collect()
+                }
+            };
+            Ok((definition.clone(), steps))
+        })
+        .await
+    }
+
+    /// The input that a step was last issued with, as people may see it; nothing where it is larger than `most`.
+    pub async fn shown_step_input(&self, run_id: &RunId, path: &Path, most: u64) -> Read<Option<Json>> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let step = read::step(snapshot.db, loaded.no, &path)?.ok_or(ReadError::NoStep(run_id, path))?;
+            let issued = step.input.as_ref().or(step.task.as_ref().map(|task| &task.input));
+            let Some(input) = issued.filter(|input| input.size <= most) else { return Ok(None) };
+            let hidden = step.place.index.map(|index| definition.sensitive_inputs(index)).unwrap_or_default();
+            let bytes = read::payload(snapshot.db, loaded.no, &input.name)?;
+            Ok(bytes.map(|bytes| redact(&bytes, &hidden).into()))
         })
         .await
     }

@@ -187,12 +187,19 @@ pub async fn steps(call: Call) -> Answered {
 
 pub async fn step(call: Call) -> Answered {
     let step = call.engine.step(&call.run_id(), &Path::from(call.param("step_id"))).await?;
+    if !sees(&call).await? {
+        return Ok(Reply::json(200, &shown(&step, None)?));
+    }
     let small = step.output.as_ref().filter(|output| output.size <= SHOWN_OUTPUT);
     let output = match small {
-        Some(output) if sees(&call).await? => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
-        _ => None,
+        Some(output) => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
+        None => None,
     };
-    Ok(Reply::json(200, &shown(&step, output.as_deref())?))
+    let mut view = shown(&step, output.as_deref())?;
+    // What somebody who corrects it begins with.
+    let input = call.engine.shown_step_input(&call.run_id(), &step.step_id, SHOWN_OUTPUT).await?;
+    view["input"] = input.and_then(|bytes| serde_json::from_str(&bytes).ok()).unwrap_or_default();
+    Ok(Reply::json(200, &view))
 }
 
 pub async fn timeline(call: Call) -> Answered {
@@ -248,7 +255,8 @@ pub async fn bundle(call: Call) -> Answered {
 }
 
 pub async fn graph(call: Call) -> Answered {
-    let (definition, steps) = call.engine.graph(&call.run_id()).await?;
+    call.only(&["at"])?;
+    let (definition, steps) = call.engine.graph(&call.run_id(), at(&call)?).await?;
     Ok(Reply::json(200, &graph::of(&definition, &steps)))
 }
 

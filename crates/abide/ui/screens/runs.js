@@ -258,7 +258,7 @@ function same(one, other) {
 }
 
 function rowHeight() {
-  return matchMedia("(max-width: 48rem)").matches ? 92 : 52;
+  return matchMedia("(max-width: 48rem)").matches ? 92 : 56;
 }
 
 function columns() {
@@ -277,9 +277,9 @@ function row(run) {
     h("a", { class: "row-link", href: `/runs/${encodeURIComponent(run.run_id)}`, "aria-label": `${lookOf(run.state).word}: ${run.summary}` },
       h("span", { class: "row-state" }, stateBadge(run.state)),
       h("span", { class: "row-what" },
-        h("span", { class: "row-summary cut", title: run.summary }, run.summary),
-        h("span", { class: "row-id cut faint" }, h("code", null, run.run_id), labels.map(([name, value]) => h("span", { class: "label-chip cut" }, `${name}: ${value}`)))),
-      h("span", { class: "row-workflow cut" }, h("span", { class: "cut" }, run.workflow_id), h("span", { class: "faint cut" }, run.step_id ?? "")),
+        h("span", { class: labels.length ? "row-summary cut" : "row-summary", title: run.summary }, run.summary),
+        labels.length > 0 && h("span", { class: "row-labels" }, labels.map(([name, value]) => h("span", { class: "label-chip cut" }, `${name}: ${value}`)))),
+      h("span", { class: "row-workflow" }, h("span", { class: "cut" }, run.workflow_id, run.step_id && h("span", { class: "faint" }, ` · ${run.step_id}`)), h("code", { class: "faint cut" }, run.run_id)),
       h("span", { class: "row-time num", data: { name: "heard" } }, heard),
       h("span", { class: "row-time num", data: { name: "in state" } }, inState),
       h("span", { class: "row-time num", data: { name: "age" } }, age)));
