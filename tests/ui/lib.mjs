@@ -9,7 +9,7 @@ import { chromium } from "playwright-core";
 const PROGRAM = process.env.ABIDE_PROGRAM ?? new URL("../../target/debug/abide", import.meta.url).pathname;
 const BROWSER = process.env.ABIDE_CHROMIUM ?? "/usr/bin/chromium";
 /** Longer than anything takes on a busy machine; nothing waits for it when all is well. */
-export const PATIENCE = 20_000;
+export const PATIENCE = 15_000;
 
 /**
  * Waits until something is so.
@@ -28,14 +28,32 @@ export async function until(look, what, patience = PATIENCE) {
   throw new Error(`not within ${patience} ms: ${what} (last: ${JSON.stringify(last)?.slice(0, 300)})`);
 }
 
+/** Everything that was started here; exactly that is ended. */
+const started = new Set();
+
+/** Ends what a failed test left running. */
+export async function endAll() {
+  await Promise.all([...started].map((one) => one.stop("SIGKILL")));
+}
+
 /** A program that this test started, and ends. */
-function start(args, options = {}) {
-  const child = spawn(PROGRAM, args, { stdio: ["ignore", "pipe", "pipe"], detached: false, ...options });
+function start(args) {
+  const child = spawn(PROGRAM, args, { stdio: ["ignore", "pipe", "pipe"] });
   let said = "";
   child.stdout.on("data", (text) => (said += text));
   child.stderr.on("data", (text) => (said += text));
-  const ended = new Promise((resolve) => child.on("exit", resolve));
-  return { child, said: () => said, ended, stop: async (signal = "SIGTERM") => { if (child.exitCode === null && child.signalCode === null) child.kill(signal); await ended; } };
+  const ended = new Promise((resolve) => child.on("close", resolve));
+  const program = {
+    child,
+    said: () => said,
+    async stop(signal = "SIGTERM") {
+      if (child.exitCode === null && child.signalCode === null) child.kill(signal);
+      await ended;
+      started.delete(program);
+    },
+  };
+  started.add(program);
+  return program;
 }
 
 /** A server on a free port with a folder of its own. */
@@ -119,6 +137,15 @@ export async function open(context, url) {
   page.on("console", (message) => message.type() === "error" && page.wrong.push(`console: ${message.text()}`));
   if (url) await page.goto(url);
   return page;
+}
+
+/** Pages that a failed test left open: what they showed is kept where ABIDE_FAILED names a folder. */
+export async function sweep(context) {
+  for (const [n, page] of context.pages().entries()) {
+    if (process.env.ABIDE_FAILED) await page.screenshot({ path: join(process.env.ABIDE_FAILED, `failed-${Date.now()}-${n}.png`) }).catch(() => {});
+    if (page.wrong?.length) console.error(page.url(), page.wrong);
+    await page.close();
+  }
 }
 
 /** The state that the head of a run's page shows. */

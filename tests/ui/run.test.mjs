@@ -5,8 +5,8 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
-import { PATIENCE, Server, browse, open, sees, shownState, until } from "./lib.mjs";
+import { after, afterEach, before, test } from "node:test";
+import { PATIENCE, Server, browse, endAll, open, sees, shownState, sweep, until } from "./lib.mjs";
 
 const WORKFLOWS = {
   gate: "{workflow: gate, steps: [{id: yes, approval: {title: 'Ship it?', approvers: [ana], deadline: 1h, at_deadline: fail}}]}",
@@ -43,10 +43,12 @@ before(async () => {
   });
 });
 
+afterEach(() => sweep(context));
+
 after(async () => {
-  await worker.stop("SIGKILL");
   await browser.close();
   await server.stop();
+  await endAll();
   await rm(folder, { recursive: true, force: true });
 });
 
@@ -64,14 +66,15 @@ async function agrees(page, id) {
   await until(async () => (await page.locator(".run-said").textContent()) === (await server.record(id)).summary, "the page says what the record says");
 }
 
-const press = (page, action) => page.locator(`.run-actions [data-action="${action}"]`).first().click();
-const confirm = (page, action) => page.locator(`[data-confirm="${action}"]`).click();
-
-/** Actions beyond the first few are behind a menu. */
-async function pressMore(page, action) {
-  await page.locator(".run-actions summary").click();
-  await press(page, action);
+/** Presses a button of the head; actions beyond the first few are behind a menu. */
+async function press(page, action) {
+  const button = page.locator(`.run-actions [data-action="${action}"]`).first();
+  await button.waitFor({ state: "attached" });
+  if (!(await button.isVisible())) await page.locator(".run-actions summary").click();
+  await button.click();
 }
+
+const confirm = (page, action) => page.locator(`[data-confirm="${action}"]`).click();
 
 async function done(page) {
   assert.deepEqual(page.wrong, []);
@@ -134,7 +137,7 @@ test("waiting on a child: the chain leads to the one that can be moved", async (
 
 test("waiting on a timer: skipped, after a question", async () => {
   const { page } = await reached("nap", "waiting_on_timer");
-  await pressMore(page, "resolve_skip").catch(() => press(page, "resolve_skip"));
+  await press(page, "resolve_skip");
   assert.equal(await shownState(page), "waiting_on_timer", "nothing happens before the answer");
   await confirm(page, "resolve_skip");
   await sees(page, "succeeded");
@@ -175,8 +178,7 @@ test("queued without a listener: the reason names the queue, and a worker ends i
 
 test("paused and resumed", async () => {
   const { page } = await reached("bell", "waiting_on_tool");
-  await pressMore(page, "pause").catch(() => press(page, "pause"));
-  await confirm(page, "pause").catch(() => {});
+  await press(page, "pause");
   await sees(page, "paused");
   await press(page, "resume");
   await sees(page, "waiting_on_tool");
@@ -210,7 +212,7 @@ test("a killed worker's loss and what recovery did appear without a reload", asy
   const rescuer = server.worker({ slow: "echo '{}'" }, ["--name", "rescuer"]);
   await sees(page, "succeeded");
   await page.locator("#tab-timeline").click();
-  await page.locator(".seg-executing.seg-lost").waitFor();
+  await page.locator(".tl-row .seg-executing.seg-lost").waitFor();
   assert.equal(await page.locator(".tl-row .seg-executing").count(), 2, "an attempt that was lost and one that was not");
   assert.equal((await server.record(id)).state, "succeeded");
   await rescuer.stop("SIGKILL");

@@ -1,8 +1,8 @@
 // The list of runs: filters are the address, rows are live, root causes are one line, many runs are one deed.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { Server, browse, open, until } from "./lib.mjs";
+import { after, afterEach, before, test } from "node:test";
+import { Server, browse, endAll, open, sweep, until } from "./lib.mjs";
 
 const GATE = "workflow: gate\nsteps: [{id: yes, approval: {title: 'Ship?', approvers: [ana]}}]\n";
 const BELL = "workflow: bell\nsteps: [{id: ring, signal: bell, deadline: 1h}]\n";
@@ -16,9 +16,12 @@ before(async () => {
   for (const [id, text] of Object.entries({ gate: GATE, bell: BELL, drive: DRIVE })) await server.apply(id, text);
 });
 
+afterEach(() => sweep(context));
+
 after(async () => {
   await browser.close();
   await server.stop();
+  await endAll();
 });
 
 test("an empty list says how a run comes to be", async () => {

@@ -182,7 +182,7 @@ const DECIDER = "abide.decides_as";
 function startOf(action, input) {
   /** @type {{ [field: string]: Json }} */
   const start = { ...action.body, ...(input === undefined ? {} : { input }) };
-  if (!start.decision_by) {
+  if (asked(action).includes("decision_by")) {
     const before = localStorage.getItem(DECIDER);
     if (before) start.decision_by = before;
   }

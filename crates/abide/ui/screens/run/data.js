@@ -24,7 +24,8 @@ export function dataTab(context) {
       if (run.as_of_seq === shown) return;
       if (shown < 0) void input.read();
       shown = run.as_of_seq;
-      void output.read();
+      if (run.state === "succeeded" || run.state === "completed_with_warnings") void output.read();
+      else output.none(run.ended_at ? "It ended without one." : "There is none before it has ended.");
       void steps.read();
     },
   };
@@ -40,6 +41,8 @@ function payload(title, path) {
   let before = "";
   return {
     element: h("section", { class: "panel" }, h("header", { class: "panel-head" }, h("h2", null, title), note, h("span", { class: "grow" }), link), body),
+    /** @param {string} why */
+    none: (why) => void fill(body, h("p", { class: "soft" }, why)),
     async read() {
       try {
         /** @type {Json} */
