@@ -134,7 +134,8 @@ export async function open(context, url) {
   page.setDefaultTimeout(PATIENCE);
   page.wrong = [];
   page.on("pageerror", (error) => page.wrong.push(`error: ${error.message}`));
-  page.on("console", (message) => message.type() === "error" && page.wrong.push(`console: ${message.text()}`));
+  // Refusals of the server are answers; the browser writes them down all the same.
+  page.on("console", (message) => message.type() === "error" && !message.text().startsWith("Failed to load resource") && page.wrong.push(`console: ${message.text()}`));
   if (url) await page.goto(url);
   return page;
 }

@@ -220,7 +220,7 @@ test("a killed worker's loss and what recovery did appear without a reload", asy
 });
 
 test("a saga that unwinds is seen doing it; a cancel is seen being asked for", async () => {
-  const slow = server.worker({ slow: "sleep 1; echo '{}'" }, ["--name", "slow"]);
+  const slow = server.worker({ slow: "sleep 4; echo '{}'" }, ["--name", "slow"]);
   const unwinding = await reached("saga", "compensating");
   await sees(unwinding.page, "failed");
   assert.match(await unwinding.page.locator(".notice.tone-bad").textContent(), /Rolled back/i);

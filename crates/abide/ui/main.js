@@ -75,12 +75,13 @@ async function begin() {
   startKeys();
   startTicking();
   bindKeys();
+  // The screen does not wait for who we are: the server checks each of its reads anyway.
+  startRouter(visit);
   /** @type {Session | null} */
   const session = await get("/v1/session").catch(() => null);
   if (!session) return;
   setSession(session);
   shell.setSession(session);
-  startRouter(visit);
   startLive(session.namespace);
   onRecords((runs) => shown?.mounted.records?.(runs));
   onResync(() => shown?.mounted.resync?.());

@@ -87,13 +87,15 @@ class RunList {
     this.reading = reading;
     setPageTitle(this.query.size ? `Runs: ${describe(this.query)}` : title);
     this.filters.show(this.query);
-    void this.count();
     try {
       const page = await this.page(null, FIRST);
       if (reading.signal.aborted) return;
       this.runs = page.runs;
       this.cursor = page.next_cursor;
       this.show();
+      performance.mark("abide-rows");
+      // Numbers come after the rows that people look for.
+      void this.count();
     } catch (error) {
       if (!reading.signal.aborted) fill(this.body, refused(error, () => void this.load()));
     }
@@ -203,7 +205,7 @@ class RunList {
       const { counts } = await get(withQuery("/v1/runs/counts", { by: "state", workflow }));
       this.filters.count(counts);
       this.showTotal(counts);
-      await this.causes.read();
+      this.causes.soon();
     } catch {
       // Numbers come again with the next change.
     }
@@ -241,6 +243,7 @@ class RunList {
   unmount() {
     this.reading.abort();
     clearTimeout(this.timer);
+    this.causes.stop();
     this.list.stop();
     this.unbind();
   }

@@ -12,22 +12,45 @@ import { toast, toastError } from "../../parts/toast.js";
 
 /** More would push the list away. */
 const SHOWN = 4;
+/** Causes change slowly, and to count them costs the server more than a list: so often at most, and the less often the more it costs. */
+const READ_EVERY = 3_000;
+const COST_FACTOR = 20;
 
 /** @param {() => void} changed */
 export function causes(changed) {
   const element = h("section", { class: "causes", "aria-label": "What runs wait for", hidden: true });
   let before = "";
+  let notBefore = 0;
+  let timer = 0;
+  const read = async () => {
+    const began = performance.now();
+    /** @type {{ groups?: Cause[] }} */
+    const { groups = [] } = await get("/v1/runs/counts?by=root_cause");
+    const cost = performance.now() - began;
+    notBefore = Date.now() + Math.max(READ_EVERY, COST_FACTOR * cost);
+    show(groups);
+  };
+  /** @param {Cause[]} groups */
+  const show = (groups) => {
+    const text = JSON.stringify(groups);
+    if (text === before) return;
+    before = text;
+    element.hidden = groups.length === 0;
+    fill(element, h("h2", { class: "visually-hidden" }, "What runs wait for"), h("ul", null, groups.slice(0, SHOWN).map((group) => cause(group, again))));
+  };
+  const again = () => {
+    changed();
+    notBefore = 0;
+    soon();
+  };
+  const soon = () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => void read().catch(() => {}), Math.max(0, notBefore - Date.now()));
+  };
   return {
     element,
-    async read() {
-      /** @type {{ groups?: Cause[] }} */
-      const { groups = [] } = await get("/v1/runs/counts?by=root_cause");
-      const text = JSON.stringify(groups);
-      if (text === before) return;
-      before = text;
-      element.hidden = groups.length === 0;
-      fill(element, h("h2", { class: "visually-hidden" }, "What runs wait for"), h("ul", null, groups.slice(0, SHOWN).map((group) => cause(group, changed))));
-    },
+    soon,
+    stop: () => clearTimeout(timer),
   };
 }
 
