@@ -817,6 +817,17 @@ impl Engine {
         .await
     }
 
+    /// What people have answered to a step, also when it is over.
+    pub async fn decisions(&self, run_id: &RunId, path: &Path) -> Read<Vec<DecisionView>> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
+            let step = read::step(snapshot.db, loaded.no, &path)?;
+            Ok(step.map(|step| step.decisions.iter().map(DecisionView::of).collect()).unwrap_or_default())
+        })
+        .await
+    }
+
     /// How many runs of each workflow are kept.
     pub async fn counts_by_workflow(&self) -> Read<BTreeMap<WorkflowId, u64>> {
         self.read(|snapshot| Ok(read::counts_by_workflow(snapshot.db, snapshot.namespace)?)).await

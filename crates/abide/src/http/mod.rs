@@ -8,6 +8,7 @@ mod call;
 mod connections;
 mod document;
 mod filter;
+mod form;
 mod graph;
 mod layout;
 mod link;

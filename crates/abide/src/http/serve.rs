@@ -373,23 +373,33 @@ enum By {
 
 fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<(Who, By), Problem> {
     let Allowed::Roles(roles) = route.allowed else { return Ok((Who::anybody(), By::Nothing)) };
-    let (who, by) = match headers.get(header::AUTHORIZATION) {
-        Some(given) => (admit_key(api, given.to_str().unwrap_or_default())?, By::Key),
-        None if !api.keys.is_used() => return Ok((Who::anybody(), By::Nothing)),
-        None => {
-            let admitted = session::token_of(headers)
-                .and_then(|token| api.sessions.admit(&api.keys, token, api.engine.clock().now()));
-            let missing =
-                || Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`, or log in.");
-            (admitted.ok_or_else(missing)?, By::Session)
-        }
-    };
+    let (who, by) = know(api, headers)?;
     if !roles.contains(&who.role) {
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let detail = format!("A key with role {} may not do this; these may: {roles}.", who.role.as_str());
         return Err(Problem::new(Code::Forbidden, detail));
     }
     Ok((who, by))
+}
+
+/// Who sends such headers.
+fn know(api: &Arc<Api>, headers: &HeaderMap) -> Result<(Who, By), Problem> {
+    match headers.get(header::AUTHORIZATION) {
+        Some(given) => Ok((admit_key(api, given.to_str().unwrap_or_default())?, By::Key)),
+        None if !api.keys.is_used() => Ok((Who::anybody(), By::Nothing)),
+        None => {
+            let admitted = session::token_of(headers)
+                .and_then(|token| api.sessions.admit(&api.keys, token, api.engine.clock().now()));
+            let missing =
+                || Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`, or log in.");
+            Ok((admitted.ok_or_else(missing)?, By::Session))
+        }
+    }
+}
+
+/// Whether whoever sent such headers is still let in: a stream outlives neither its session nor its key.
+pub fn is_still_known(api: &Arc<Api>, headers: &HeaderMap) -> bool {
+    know(api, headers).is_ok()
 }
 
 fn admit_key(api: &Arc<Api>, text: &str) -> Result<Who, Problem> {

@@ -4,7 +4,9 @@
 
 mod access;
 mod bad_input;
+mod link;
 mod scenario;
+mod session;
 mod stage;
 mod streams;
 mod traces;
