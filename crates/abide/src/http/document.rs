@@ -215,6 +215,7 @@ fn views(generator: &mut SchemaGenerator) -> Map<String, Value> {
         "explanation".into(),
         needs(&["run_id", "state", "summary", "doing", "why", "since", "chain", "will_happen", "can_be_done", "proof"]),
     );
+    schemas.insert("approval".into(), needs(&["run_id", "step_id", "state", "open", "decisions", "summary"]));
     schemas.insert("handoff".into(), needs(&["run_id", "state"]));
     schemas.insert("rerun_plan".into(), needs(&["carried", "executed", "effects_repeated", "approvals_needed"]));
     schemas.insert("contract".into(), needs(&["states", "limits", "transitions"]));

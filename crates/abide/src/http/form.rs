@@ -97,9 +97,7 @@ impl<'a> Field<'a> {
         match (&self.schema["default"], self.kind()) {
             (Value::Null, _) => String::new(),
             (Value::String(text), Kind::Text) => text.clone(),
-            (Value::Array(lines), Kind::Lines) => {
-                lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
-            }
+            (Value::Array(lines), Kind::Lines) => lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
             (value, _) => value.to_string(),
         }
     }
@@ -163,7 +161,10 @@ fn field(of: &Field<'_>, typed: Option<&Typed>, faults: &[Fault]) -> Markup {
 
 /// A fault inside of a value that is one field shows at that field.
 fn is_of(fault: &Fault, pointer: &str) -> bool {
-    fault.pointer.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || (rest.starts_with('/') && !pointer.is_empty()))
+    fault
+        .pointer
+        .strip_prefix(pointer)
+        .is_some_and(|rest| rest.is_empty() || (rest.starts_with('/') && !pointer.is_empty()))
 }
 
 fn control(of: &Field<'_>, id: &str, typed: Option<&Typed>, invalid: Option<&str>, described: &str) -> Markup {
@@ -339,7 +340,8 @@ mod tests {
 
     #[test]
     fn any_schema_has_a_form() {
-        for schema in [json!(true), json!({}), json!({ "type": "string" }), json!({ "oneOf": [{ "type": "string" }] })] {
+        for schema in [json!(true), json!({}), json!({ "type": "string" }), json!({ "oneOf": [{ "type": "string" }] })]
+        {
             assert!(render(&schema, None, &[]).into_string().contains("name=\"form\""));
         }
     }

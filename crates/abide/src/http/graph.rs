@@ -67,8 +67,10 @@ fn declared(definition: &Definition, steps: &[StepView]) -> (Vec<Node>, Vec<Edge
     };
     let steps = definition.steps();
     let after = steps.iter().enumerate().flat_map(|(to, step)| step.after.iter().map(move |from| (*from, to, "after")));
-    let jumps =
-        steps.iter().enumerate().flat_map(|(from, step)| jumps(step).into_iter().map(move |to| (from, to.step, "go_to")));
+    let jumps = steps
+        .iter()
+        .enumerate()
+        .flat_map(|(from, step)| jumps(step).into_iter().map(move |to| (from, to.step, "go_to")));
     // Whatever happens before, the `finally` steps come last.
     let ends = steps.iter().enumerate().filter(|(_, step)| !step.finally && step.before.is_empty()).map(|(n, _)| n);
     let first = steps.iter().position(|step| step.finally);

@@ -56,7 +56,9 @@ pub async fn make(call: Call, asked: MakeLink) -> Answered {
 async fn find(call: &Call) -> Result<Link, Problem> {
     let hash = Digest::of(call.param("token").as_bytes());
     let link = call.api.engine.link(hash).await?;
-    link.ok_or_else(|| Problem::new(Code::NotFound, "There is no such link. It may have been cut off when it was copied."))
+    link.ok_or_else(|| {
+        Problem::new(Code::NotFound, "There is no such link. It may have been cut off when it was copied.")
+    })
 }
 
 /// Why a link decides nothing any more.
@@ -134,11 +136,8 @@ async fn carry(call: &Call, link: &Link, pairs: &[(String, String)]) -> Result<&
         via: Some("link".into()),
     };
     let command = Command::new(Actor::user(link.whom.clone()), ask);
-    let to_run = ToRun {
-        groups: link.groups.clone(),
-        link: Some(link.token_hash),
-        ..ToRun::new(link.run_id.clone(), command)
-    };
+    let to_run =
+        ToRun { groups: link.groups.clone(), link: Some(link.token_hash), ..ToRun::new(link.run_id.clone(), command) };
     let what = What::Run(Box::new(to_run));
     call.api.engine.ask(Request { namespace: link.namespace.clone(), idempotency: None, what }).await?;
     Ok(if approve { "Approved" } else { "Rejected" })
@@ -166,9 +165,9 @@ async fn filled(
         Ok(value) => Ok(Some(value.to_string().into())),
         Err(faults) => {
             let problem = Problem::new(Code::ValidationFailed, "Some fields are not as they must be.");
-            Err(faults.iter().fold(problem, |problem, fault| {
-                problem.field(format!("/form{}", fault.pointer), fault.detail.clone())
-            }))
+            Err(faults
+                .iter()
+                .fold(problem, |problem, fault| problem.field(format!("/form{}", fault.pointer), fault.detail.clone())))
         }
     }
 }

@@ -112,14 +112,12 @@ async fn queues(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(),
     }
     text.about("abide_handler_depth", "gauge", "Tasks that wait for a worker, by handler.");
     for (queue, handler) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
-        let labels =
-            [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
+        let labels = [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
         text.value("abide_handler_depth", &labels, handler.depth as f64);
     }
     text.about("abide_handler_listeners", "gauge", "Workers that have asked lately for a handler that tasks wait for.");
     for (queue, handler) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
-        let labels =
-            [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
+        let labels = [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
         text.value("abide_handler_listeners", &labels, handler.listeners as f64);
     }
     Ok(())

@@ -168,14 +168,7 @@ struct Watched {
     said: broadcast::Receiver<Said>,
 }
 
-async fn watch_run(
-    mut out: Out,
-    engine: Engine,
-    run_id: RunId,
-    mut sent: u64,
-    mut watched: Watched,
-    mut until: Until,
-) {
+async fn watch_run(mut out: Out, engine: Engine, run_id: RunId, mut sent: u64, mut watched: Watched, mut until: Until) {
     let mut told_at = Timestamp::default();
     loop {
         let go_on = tokio::select! {
@@ -242,13 +235,7 @@ fn position(text: &str) -> Option<i64> {
     i64::from_str_radix(text.strip_prefix('p')?, 16).ok().filter(|position| *position >= 0)
 }
 
-async fn watch_all(
-    mut out: Out,
-    engine: Engine,
-    filter: Filter,
-    mut feed: abide_engine::feed::Feed,
-    mut until: Until,
-) {
+async fn watch_all(mut out: Out, engine: Engine, filter: Filter, mut feed: abide_engine::feed::Feed, mut until: Until) {
     if !out.send(": here\n\n".into()).await {
         return;
     }

@@ -47,7 +47,14 @@ fn the_page_says_everything_that_a_decision_needs() {
     let (stage, run) = staged();
     let page = stage.get(&link(&stage, &run, "ana"));
     let text = page.text();
-    for part in ["Pay &lt;b&gt;this&lt;/b&gt;?", "ana, ben", "then it fails", "name=\"form/account\"", "name=\"form/limit\"", &run] {
+    for part in [
+        "Pay &lt;b&gt;this&lt;/b&gt;?",
+        "ana, ben",
+        "then it fails",
+        "name=\"form/account\"",
+        "name=\"form/limit\"",
+        &run,
+    ] {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     let digest = stage.get("/v1/approvals").json()["approvals"][0]["subject_digest"].clone();
@@ -74,7 +81,8 @@ fn a_refused_form_keeps_what_was_typed_and_says_why_at_the_field() {
     assert!(text.contains("id=\"field-account-fault\"") && text.contains("id=\"field-limit-fault\""), "{text}");
     assert_eq!(stage.state(&run), "waiting_on_approval", "nothing was decided, and the link still works");
 
-    let done = send(&stage, &path, "decision=approve&form%2Faccount=NO1&form%2Flimit=7&form%2Furgent=true&comment=fine");
+    let done =
+        send(&stage, &path, "decision=approve&form%2Faccount=NO1&form%2Flimit=7&form%2Furgent=true&comment=fine");
     assert_eq!(done.status, 200, "{}", done.text());
     assert!(done.text().contains("Approved"));
     let output: Value = stage.get(&format!("/v1/runs/{run}/steps/g")).json()["output"].clone();
@@ -96,7 +104,8 @@ fn what_was_decided_elsewhere_is_shown() {
     let (stage, run) = staged();
     let (ana, ben) = (link(&stage, &run, "ana"), link(&stage, &run, "ben"));
     let form = json!({ "account": "NO1", "limit": 1 });
-    let yes = stage.post(&format!("/v1/runs/{run}/approve"), json!({ "decision_by": "ben", "comment": "took it", "form": form }));
+    let yes = stage
+        .post(&format!("/v1/runs/{run}/approve"), json!({ "decision_by": "ben", "comment": "took it", "form": form }));
     assert_eq!(yes.status, 200, "{}", yes.text());
     let page = stage.get(&ana);
     assert_eq!(page.status, 200, "not an error");

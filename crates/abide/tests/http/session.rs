@@ -34,9 +34,17 @@ fn with(stage: &Stage, method: &str, path: &str, cookie: &str, more: &[(&str, &s
 #[test]
 fn every_screen_is_the_page_and_its_files_are_guarded() {
     let (stage, _) = guarded();
-    for path in
-        ["/", "/?state=failed", "/runs/run_x", "/inbox", "/workflows", "/workflows/a", "/workers", "/insights", "/contract"]
-    {
+    for path in [
+        "/",
+        "/?state=failed",
+        "/runs/run_x",
+        "/inbox",
+        "/workflows",
+        "/workflows/a",
+        "/workers",
+        "/insights",
+        "/contract",
+    ] {
         let page = stage.send("GET", path, &[("Accept", "text/html")], b"");
         assert_eq!(page.status, 200, "{path}");
         assert!(page.text().contains("<script type=\"module\""), "{path}");
@@ -166,7 +174,11 @@ fn a_session_ends_at_logout_and_with_its_key() {
     assert_eq!(with(&stage, "GET", "/v1/runs", &session, &[], b"").status, 200);
     let path = format!("/v1/keys/{}", ana["key_id"].as_str().expect("an id"));
     assert_eq!(stage.send("DELETE", &path, &headers[..1], b"").status, 204);
-    assert_eq!(with(&stage, "GET", "/v1/runs", &session, &[], b"").status, 401, "a revoked key takes its sessions along");
+    assert_eq!(
+        with(&stage, "GET", "/v1/runs", &session, &[], b"").status,
+        401,
+        "a revoked key takes its sessions along"
+    );
 }
 
 #[test]
