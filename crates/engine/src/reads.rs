@@ -118,6 +118,13 @@ pub struct StepView {
     pub evidence: Vec<Evidence>,
 }
 
+/// Some of a run's steps with their outputs, and how many it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepsPage {
+    pub steps: Vec<(StepView, Option<Json>)>,
+    pub count: usize,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReceiptView {
     pub name: Option<String>,
@@ -663,6 +670,45 @@ impl Engine {
         .await
     }
 
+    /// A page of steps in the order in which they began, each with its output where that is not larger than `shown`; and
+    /// how many there are.
+    pub async fn steps_page(&self, run_id: &RunId, from: usize, limit: usize, shown: Option<u64>) -> Read<StepsPage> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let mut outlines = read::outlines(snapshot.db, loaded.no)?;
+            outlines.sort_by(|one, other| (one.2, &one.0).cmp(&(other.2, &other.0)));
+            let mut steps = Vec::new();
+            for (path, ..) in outlines.iter().skip(from).take(limit) {
+                let Some(step) = read::step(snapshot.db, loaded.no, path)? else { continue };
+                let view = StepView::of(&step, &definition);
+                let small = view.output.as_ref().filter(|output| shown.is_some_and(|most| output.size <= most));
+                let output = match small {
+                    Some(output) => read::payload(snapshot.db, loaded.no, &output.name)?,
+                    None => None,
+                };
+                steps.push((view, output));
+            }
+            Ok(StepsPage { steps, count: outlines.len() })
+        })
+        .await
+    }
+
+    /// When each step was in line, executed and waiting.
+    pub async fn timeline(&self, run_id: &RunId) -> Read<explain::Timeline> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            let outlines = read::outlines(snapshot.db, loaded.no)?;
+            let states = outlines.into_iter().map(|(path, state, _)| (path, state)).collect();
+            Ok(explain::timeline(&log, &states, &definition, snapshot.now))
+        })
+        .await
+    }
+
     pub async fn steps(&self, run_id: &RunId) -> Read<Vec<StepView>> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
@@ -769,14 +815,39 @@ impl Engine {
         .await
     }
 
-    /// The document of a run, and all its rows: what a picture of it needs.
-    pub async fn graph(&self, run_id: &RunId) -> Read<(Arc<Definition>, Vec<StepView>)> {
+    /// The document of a run, and all its rows, now or at a past instant: what a picture of it needs.
+    pub async fn graph(&self, run_id: &RunId, at: Option<At>) -> Read<(Arc<Definition>, Vec<StepView>)> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
             let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
             let definition = snapshot.definition(&loaded.run)?;
-            let steps = read::steps(snapshot.db, loaded.no)?;
-            Ok((definition.clone(), steps.iter().map(|step| StepView::of(step, &definition)).collect()))
+            let view = |step: &Arc<Step>| StepView::of(step, &definition);
+            let steps: Vec<StepView> = match at {
+                None => read::steps(snapshot.db, loaded.no)?.iter().map(view).collect(),
+                Some(at) => {
+                    let head = &loaded.run.head;
+                    let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+                    let (then, _) = explain::run_at(&head.run_id, &head.namespace, &log, at)?;
+                    then.steps.values().flatten().map(view).collect()
+                }
+            };
+            Ok((definition.clone(), steps))
+        })
+        .await
+    }
+
+    /// The input that a step was last issued with, as people may see it; nothing where it is larger than `most`.
+    pub async fn shown_step_input(&self, run_id: &RunId, path: &Path, most: u64) -> Read<Option<Json>> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let step = read::step(snapshot.db, loaded.no, &path)?.ok_or(ReadError::NoStep(run_id, path))?;
+            let issued = step.input.as_ref().or(step.task.as_ref().map(|task| &task.input));
+            let Some(input) = issued.filter(|input| input.size <= most) else { return Ok(None) };
+            let hidden = step.place.index.map(|index| definition.sensitive_inputs(index)).unwrap_or_default();
+            let bytes = read::payload(snapshot.db, loaded.no, &input.name)?;
+            Ok(bytes.map(|bytes| redact(&bytes, &hidden).into()))
         })
         .await
     }

@@ -5,6 +5,7 @@
 mod access;
 mod approvals;
 mod call;
+mod causes;
 mod connections;
 mod document;
 mod filter;

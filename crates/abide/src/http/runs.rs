@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::call::{Answered, Call, Reply, json as stored, unexpected};
 use super::filter::{filter, instant};
-use super::graph;
+use super::{causes, graph};
 
 /// An output that is larger is named, not shown, in a list of steps.
 const SHOWN_OUTPUT: u64 = 64 << 10;
@@ -95,12 +95,17 @@ pub async fn list(call: Call) -> Answered {
 pub async fn counts(call: Call) -> Answered {
     call.only(&["by", "workflow"])?;
     let workflow = call.one("workflow")?.map(WorkflowId::from);
-    let counts: BTreeMap<String, u64> = match call.one("by")?.unwrap_or("state") {
+    let by = call.one("by")?.unwrap_or("state");
+    let counts: BTreeMap<String, u64> = match by {
         "state" => text_keys(call.engine.counts(workflow).await?),
         "workflow" => text_keys(call.engine.counts_by_workflow().await?),
         "root_cause" => call.engine.counts_by_cause().await?,
         _ => return Err(Problem::invalid("by", "Count by state, workflow or root_cause.")),
     };
+    if by == "root_cause" {
+        let groups = causes::groups(&call, counts.iter()).await?;
+        return Ok(Reply::json(200, &json!({ "counts": counts, "groups": groups })));
+    }
     Ok(Reply::json(200, &json!({ "counts": counts })))
 }
 
@@ -156,15 +161,11 @@ async fn sees(call: &Call) -> Result<bool, Problem> {
 }
 
 /// A step as it is shown: with its output, where the caller may see it and it is not too large.
-async fn shown(call: &Call, step: &StepView, sees: bool) -> Result<Value, Problem> {
+fn shown(step: &StepView, output: Option<&str>) -> Result<Value, Problem> {
     let mut view = serde_json::to_value(step).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    if let (Some(output), Some(fields)) = (&step.output, view.as_object_mut()) {
-        fields.insert("output_ref".into(), json!({ "digest": output.digest, "size": output.size }));
-        let bytes = match sees && output.size <= SHOWN_OUTPUT {
-            true => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
-            false => None,
-        };
-        let value = bytes.map(|bytes| serde_json::from_str::<Value>(&bytes).unwrap_or_default());
+    if let (Some(stored), Some(fields)) = (&step.output, view.as_object_mut()) {
+        fields.insert("output_ref".into(), json!({ "digest": stored.digest, "size": stored.size }));
+        let value = output.map(|bytes| serde_json::from_str::<Value>(bytes).unwrap_or_default());
         fields.insert("output".into(), value.unwrap_or_default());
     }
     Ok(view)
@@ -174,20 +175,36 @@ pub async fn steps(call: Call) -> Answered {
     call.only(&["limit", "cursor"])?;
     let limit = call.number("limit", 500usize, 1..=500)?;
     let from = call.number("cursor", 0usize, 0..=usize::MAX)?;
-    let all = call.engine.steps(&call.run_id()).await?;
-    let sees = sees(&call).await?;
+    let most = sees(&call).await?.then_some(SHOWN_OUTPUT);
+    let page = call.engine.steps_page(&call.run_id(), from, limit, most).await?;
     let mut steps = Vec::new();
-    for step in all.iter().skip(from).take(limit) {
-        steps.push(shown(&call, step, sees).await?);
+    for (step, output) in &page.steps {
+        steps.push(shown(step, output.as_deref())?);
     }
-    let next = (from + limit < all.len()).then(|| (from + limit).to_string());
+    let next = from.checked_add(limit).filter(|next| *next < page.count).map(|next| next.to_string());
     Ok(Reply::json(200, &json!({ "steps": steps, "next_cursor": next })))
 }
 
 pub async fn step(call: Call) -> Answered {
     let step = call.engine.step(&call.run_id(), &Path::from(call.param("step_id"))).await?;
-    let sees = sees(&call).await?;
-    Ok(Reply::json(200, &shown(&call, &step, sees).await?))
+    if !sees(&call).await? {
+        return Ok(Reply::json(200, &shown(&step, None)?));
+    }
+    let small = step.output.as_ref().filter(|output| output.size <= SHOWN_OUTPUT);
+    let output = match small {
+        Some(output) => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
+        None => None,
+    };
+    let mut view = shown(&step, output.as_deref())?;
+    // What somebody who corrects it begins with.
+    let input = call.engine.shown_step_input(&call.run_id(), &step.step_id, SHOWN_OUTPUT).await?;
+    view["input"] = input.and_then(|bytes| serde_json::from_str(&bytes).ok()).unwrap_or_default();
+    Ok(Reply::json(200, &view))
+}
+
+pub async fn timeline(call: Call) -> Answered {
+    call.only(&[])?;
+    Ok(Reply::json(200, &call.engine.timeline(&call.run_id()).await?))
 }
 
 async fn payload(call: Call, name: &str) -> Answered {
@@ -238,7 +255,8 @@ pub async fn bundle(call: Call) -> Answered {
 }
 
 pub async fn graph(call: Call) -> Answered {
-    let (definition, steps) = call.engine.graph(&call.run_id()).await?;
+    call.only(&["at"])?;
+    let (definition, steps) = call.engine.graph(&call.run_id(), at(&call)?).await?;
     Ok(Reply::json(200, &graph::of(&definition, &steps)))
 }
 

@@ -236,7 +236,8 @@ fn position(text: &str) -> Option<i64> {
 }
 
 async fn watch_all(mut out: Out, engine: Engine, filter: Filter, mut feed: abide_engine::feed::Feed, mut until: Until) {
-    if !out.send(": here\n\n".into()).await {
+    // Said aloud and not as a comment, because pages never see those: they tell a quiet stream from a dead one by it.
+    if !out.event("here", None, &json!({ "at": engine.clock().now() })).await {
         return;
     }
     loop {
@@ -261,7 +262,7 @@ async fn watch_all(mut out: Out, engine: Engine, filter: Filter, mut feed: abide
                 }
                 Ok(Followed::End) | Err(_) => false,
             },
-            () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
+            () = tokio::time::sleep(QUIET) => out.event("here", None, &json!({ "at": engine.clock().now() })).await,
             () = until.over() => false,
         };
         if !go_on {

@@ -3,7 +3,7 @@
 /** @import { Json, NextAction, Run, Schema } from "../lib/types.js" */
 
 import { fill, h } from "../lib/dom.js";
-import { ApiError, newKey, post, session } from "../lib/api.js";
+import { ApiError, get, newKey, post, session } from "../lib/api.js";
 import { formOf } from "../lib/form.js";
 import { asCli, asCurl, copyMenu } from "../lib/copy.js";
 import { openDialog } from "./dialog.js";
@@ -65,7 +65,7 @@ function asked(action) {
  */
 export async function begin(run, action, done, button = null) {
   if (!isReady(action)) {
-    ask(run, action, done);
+    ask(run, action, done, await inputOf(run, action));
     return;
   }
   if (button) button.disabled = true;
@@ -92,9 +92,17 @@ function finish(action, run, done) {
   done(run);
 }
 
-/** The dialog before an action. @param {Run} run @param {NextAction} action @param {Done} done */
-function ask(run, action, done) {
-  const form = formOf(schemaOf(action), startOf(action));
+/** What a correction begins with: the input that was refused, where the reader may see it. @param {Run} run @param {NextAction} action */
+async function inputOf(run, action) {
+  if (!action.needs?.includes("input") || !action.step_id) return undefined;
+  /** @type {{ input?: Json }} */
+  const step = await get(`/v1/runs/${encodeURIComponent(run.run_id)}/steps/${encodeURIComponent(action.step_id)}`).catch(() => ({}));
+  return step.input ?? undefined;
+}
+
+/** The dialog before an action. @param {Run} run @param {NextAction} action @param {Done} done @param {Json | undefined} input */
+function ask(run, action, done, input) {
+  const form = formOf(schemaOf(action), startOf(action, input));
   const told = h("div", { role: "alert" });
   // One key for this dialog: pressing twice, or again after a lost answer, acts once.
   const key = newKey();
@@ -170,14 +178,14 @@ function schemaOf(action) {
 
 const DECIDER = "abide.decides_as";
 
-/** @param {NextAction} action @returns {Json} */
-function startOf(action) {
-  const start = { ...action.body };
+/** @param {NextAction} action @param {Json | undefined} input @returns {Json} */
+function startOf(action, input) {
+  /** @type {{ [field: string]: Json }} */
+  const start = { ...action.body, ...(input === undefined ? {} : { input }) };
   if (!start.decision_by) {
     const before = localStorage.getItem(DECIDER);
     if (before) start.decision_by = before;
   }
-  if (start.output === null) start.output = null;
   return start;
 }
 

@@ -1,13 +1,13 @@
 // A list of very many rows of one height, of which only those in sight exist.
 
-import { fill, h } from "../lib/dom.js";
+import { h } from "../lib/dom.js";
 
 /**
  * @template T
  * @typedef {object} VirtualList
  * @property {HTMLElement} element
  * @property {(items: T[]) => void} set shows these items
- * @property {() => void} refresh makes the rows in sight again
+ * @property {() => void} repaint makes the rows in sight again
  * @property {(step: number) => void} move moves the focus by rows
  * @property {(index: number) => void} reveal scrolls until a row is in sight
  * @property {() => number} at which row has the focus; -1 for none
@@ -37,6 +37,7 @@ export function virtualList({ label, rowHeight, render, key, scroller = null, on
   let height = rowHeight();
   let frame = 0;
   let focused = -1;
+  let again = false;
 
   const paint = () => {
     frame = 0;
@@ -47,13 +48,14 @@ export function virtualList({ label, rowHeight, render, key, scroller = null, on
       const item = /** @type {T} */ (items[index]);
       const name = key(item);
       const held = shown.get(name);
-      const kept = held && held.item === item;
+      const kept = held && held.item === item && !again;
       const row = kept ? held.row : place(render(item, index), name, held);
       if (!kept || held.index !== index) position(row, index);
       next.set(name, { item, index, row });
     }
     for (const [name, { row }] of shown) if (next.get(name)?.row !== row && row.isConnected && !next.has(name)) row.remove();
     shown = next;
+    again = false;
     if (onEnd && items.length && last >= items.length - SPARE) onEnd();
   };
 
@@ -124,9 +126,8 @@ export function virtualList({ label, rowHeight, render, key, scroller = null, on
       focused = Math.min(focused, items.length - 1);
       paint();
     },
-    refresh() {
-      shown.clear();
-      fill(element);
+    repaint() {
+      again = true;
       paint();
     },
     move(step) {

@@ -25,7 +25,7 @@ export function makeShell() {
     h("a", { href, class: "place", data: { place: name } }, icon(name), h("span", null, title), name === "inbox" ? badge : null));
   const who = h("div", { class: "who" });
   const chip = liveChip();
-  const search = h("button", { type: "button", class: "search-button", "aria-label": "Search or do, Ctrl K" }, icon("search"), h("span", null, "Search or do"), h("kbd", null, "Ctrl K"));
+  const search = h("button", { type: "button", class: "search-button", "aria-label": "Search or do, Ctrl K" }, icon("search"), h("span", null, "Search"), h("kbd", null, "Ctrl K"));
   const content = h("div", { class: "content" });
   const element = h("div", { class: "shell" },
     h("a", { class: "skip", href: "#main", on: { click: skip } }, "Skip to content"),

@@ -10,7 +10,7 @@ import { copyMenu, asCurl } from "../lib/copy.js";
 import { empty, loading, refused } from "../parts/rest.js";
 import { GROUPS, lookOf } from "../parts/states.js";
 import { icon } from "../parts/icons.js";
-import { graphView } from "../parts/graph.js";
+import { drawGraph } from "../parts/graph.js";
 
 export const title = "Workflows";
 
@@ -89,7 +89,7 @@ function mountOne(place, visit, id) {
       fill(place, head(document, versions, id), counts,
         h("div", { class: "workflow" },
           h("section", { class: "panel workflow-graph" }, h("header", { class: "panel-head" }, h("h2", null, "Steps")),
-            graph.nodes.length ? graphView(graph, { label: `Steps of ${document.title ?? id}` }) : h("p", { class: "panel-body faint" }, "A coded workflow: its steps are known when a run takes them.")),
+            graph.nodes.length ? picture(graph, document.title ?? id) : h("p", { class: "panel-body faint" }, "A coded workflow: its steps are known when a run takes them.")),
           h("div", { class: "workflow-side" }, warnings(document.warnings), versionList(id, versions, document.version))),
         documentView(document));
     } catch (error) {
@@ -141,6 +141,12 @@ function head(document, versions, id) {
       { title: "Copy the document", text: document.document },
     ]),
     h("a", { class: "button", href: withQuery("/", { workflow: id }) }, icon("runs"), "Runs"));
+}
+
+/** @param {import("../parts/graph.js").Graph} graph @param {string} name */
+function picture(graph, name) {
+  return h("div", { class: "graph-view", tabindex: "0", role: "region", "aria-label": `Steps of ${name}` }, drawGraph(graph),
+    graph.left_out > 0 && h("p", { class: "note panel-body" }, `${graph.left_out} more steps are not drawn; the document has them all.`));
 }
 
 /** How many runs are in which state; each number leads to them. @param {string} id @param {{ [state: string]: number }} counts */

@@ -13,6 +13,7 @@ mod reason;
 mod record;
 mod status;
 mod summary;
+mod timeline;
 mod triage;
 mod view;
 mod words;
@@ -31,6 +32,7 @@ pub use reason::{Detail, Reason};
 pub use record::{Closing, Record, StepProgress, Undo, record};
 pub use status::{Status, status};
 pub use summary::summary;
+pub use timeline::{Entered, MOST_ROWS, Row, Segment, SegmentKind, Timeline, timeline};
 pub use triage::{Answer, Triage, triage};
 
 use crate::contract::RunState;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use abide_core::contract::StepState;
 use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkflowId};
 use abide_core::run::command::Json;
 use abide_core::run::step::{Connection, Live, Progress, Step};
@@ -66,6 +67,24 @@ pub(super) fn steps(db: &Db, no: RunNo, only_open: bool) -> Stored<Vec<Arc<Step>
         steps.push(step_of(row)?);
     }
     Ok(steps)
+}
+
+/// Every step of a run by its state and its beginning, without reading the rows in full.
+pub(super) fn outlines(db: &Db, no: RunNo) -> Stored<Vec<(Path, StepState, Timestamp)>> {
+    #[derive(serde::Deserialize)]
+    struct Begun {
+        path: Path,
+        state: StepState,
+        started_at: Timestamp,
+    }
+    let mut statement = db.prepare_cached("select row from steps where run_no = ?1")?;
+    let mut rows = statement.query([no])?;
+    let mut outlines = Vec::new();
+    while let Some(row) = rows.next()? {
+        let begun: Begun = parse(row.get_ref(0)?.as_str().map_err(corrupt)?, "a step")?;
+        outlines.push((begun.path, begun.state, begun.started_at));
+    }
+    Ok(outlines)
 }
 
 pub(super) fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<Arc<Step>>> {

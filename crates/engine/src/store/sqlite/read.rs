@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_core::contract::RunState;
+use abide_core::contract::{RunState, StepState};
 use abide_core::explain::Listener;
 use abide_core::ids::{Digest, Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::Json;
@@ -41,6 +41,11 @@ pub fn run(db: &Db, key: &RunKey) -> Stored<Option<Loaded>> {
 
 pub fn steps(db: &Db, no: RunNo) -> Stored<Vec<std::sync::Arc<Step>>> {
     load::steps(db, no, false)
+}
+
+/// Every step of a run: its path, state and beginning.
+pub fn outlines(db: &Db, no: RunNo) -> Stored<Vec<(Path, StepState, Timestamp)>> {
+    load::outlines(db, no)
 }
 
 pub fn step(db: &Db, no: RunNo, path: &Path) -> Stored<Option<std::sync::Arc<Step>>> {
