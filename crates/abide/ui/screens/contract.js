@@ -42,7 +42,7 @@ export function mount(place, visit) {
       h("header", { class: "screen-head" }, h("h1", null, title),
         h("p", { class: "faint" }, `${contract.states.length} states, ${runs.length} transitions. What is not drawn cannot happen.`)),
       h("section", { class: "panel contract-diagram", role: "region", tabindex: "0", "aria-label": "State diagram" }, diagram(contract, runs, counts, chosen)),
-      chosen ? explained(contract, runs, counts, chosen) : overview(),
+      chosen ? explained(contract, runs, counts, chosen) : overview(contract.states),
       transitionTable(runs, chosen));
     if (focused) /** @type {HTMLElement | null} */ (place.querySelector(`.contract-node[data-state="${CSS.escape(focused)}"]`))?.focus();
   };
@@ -175,11 +175,12 @@ function nodeView(one, at, count, chosen, rows) {
       icon(look.icon), h("span", { class: "cut" }, look.word), h("span", { class: "contract-count" }, shownCount(count))));
 }
 
-function overview() {
-  return h("section", { class: "panel panel-body contract-overview" },
-    h("h2", null, "How to read this"),
-    h("p", null, "Each box is a state; the number in it is how many runs are there now. Choose a state to see how a run gets there and where it can go."),
-    h("p", { class: "soft" }, "A run waits in exactly one state, and says why. Every wait, back-off or stall goes back to work through Queued. An ended run never changes."));
+/** What each state means, in the contract's words. @param {State[]} states */
+function overview(states) {
+  return h("section", { class: "panel contract-overview" },
+    h("header", { class: "panel-head" }, h("h2", null, "What each state means"), h("p", { class: "faint small" }, "The numbers are how many runs are there now. Choose a state to see how a run gets there and where it can go.")),
+    h("dl", { class: "contract-means" }, states.map((one) => h("div", null,
+      h("dt", null, h("a", { href: hrefOf(one.state) }, stateBadge(one.state))), h("dd", null, one.means)))));
 }
 
 /** @param {Contract} contract @param {Transition[]} rows @param {{ [state: string]: number }} counts @param {string} chosen */
@@ -212,7 +213,7 @@ function ways(name, kind, rows, other) {
 function transitionTable(rows, chosen) {
   const shown = chosen ? rows.filter((row) => row.from === chosen || row.to === chosen) : rows;
   return h("details", { class: "panel contract-table", open: chosen !== "" },
-    h("summary", { class: "panel-head" }, h("h2", null, chosen ? `Transitions of ${lookOf(chosen).word}` : "All transitions"), h("span", { class: "faint" }, String(shown.length))),
+    h("summary", { class: "panel-head" }, icon("right"), h("h2", null, chosen ? `Transitions of ${lookOf(chosen).word}` : "All transitions"), h("span", { class: "faint" }, String(shown.length))),
     h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Transitions" }, h("table", null,
       h("thead", null, h("tr", null, ["From", "To", "Because", "By", "Needs"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", null, shown.map((row) => h("tr", null,

@@ -141,6 +141,6 @@ function leaseView(lease) {
     h("span", { class: "faint" }, when(lease.granted_at, "age")),
     h("span", { class: "lease-progress" }, progress ? [
       progress.total ? h("progress", { max: progress.total, value: progress.done, "aria-label": `Progress of ${lease.step_id}` }) : null,
-      h("span", { class: "faint small" }, progress.total ? `${progress.done} of ${progress.total}` : String(progress.done), progress.message ? ` ${progress.message}` : ""),
+      h("span", { class: "faint small cut", title: progress.message ?? null }, progress.total ? `${progress.done} of ${progress.total}` : String(progress.done), progress.message ? ` ${progress.message}` : ""),
     ] : null));
 }
