@@ -16,6 +16,7 @@ use super::access::token;
 use super::call::{Answered, Call, Reply};
 use super::form::{self, Fault, Typed};
 use super::page::guarded;
+use super::serve::wants_page;
 
 const USUAL_LIFE: Span = Span::from_secs(7 * 86_400);
 /// Longest comment that the page takes.
@@ -99,9 +100,7 @@ struct Answer {
 
 /// `POST /links/{token}`: a browser gets pages, a program problems.
 pub async fn decide(call: Call) -> Answered {
-    let is_browser =
-        call.headers.get(hyper::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let is_browser = is_browser.contains("text/html");
+    let is_browser = wants_page(&call.headers);
     let link = match find(&call).await {
         Ok(link) => link,
         Err(problem) if is_browser => return Ok(refusal(&problem)),
@@ -304,7 +303,8 @@ async fn outcome(call: &Call, link: &Link, status: u16, title: &str, detail: &st
     Ok(page_of(status, title, &body))
 }
 
-fn refusal(problem: &Problem) -> Reply {
+/// A refusal as a page.
+pub fn refusal(problem: &Problem) -> Reply {
     page_of(problem.status, &problem.title, &html! { h1 { (problem.title) } p.soft { (problem.detail) } })
 }
 

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::call::{Answered, Body, Call, Reply, Who, idempotency};
 use super::routes::{Allowed, Found, Route, Takes};
-use super::{Api, locked, session};
+use super::{Api, link, locked, session};
 
 /// Until when headers must be there; also how long a connection may rest between requests.
 const HEADER_TIME: Duration = Duration::from_secs(10);
@@ -270,7 +270,11 @@ async fn handle(api: Arc<Api>, from: IpAddr, request: Request<Incoming>) -> (Ans
             let problem = Problem::new(Code::MethodNotAllowed, detail).with("allow", allow.clone());
             return (Ok(Reply::problem(problem).header(header::ALLOW, allow)), "");
         }
-        Found::Nothing => return (Err(Problem::new(Code::NotFound, "There is nothing at this path.")), ""),
+        Found::Nothing => {
+            let problem = Problem::new(Code::NotFound, "There is nothing at this path.");
+            // Somebody who mistyped an address in a browser reads a page, not JSON.
+            return (if wants_page(&parts.headers) { Ok(link::refusal(&problem)) } else { Err(problem) }, "");
+        }
     };
     let prepared = prepare(&api, from, route, &parts.method, &path, &parts.headers, body).await;
     let (who, body, idempotency) = match prepared {
@@ -414,6 +418,14 @@ fn admit_key(api: &Arc<Api>, text: &str) -> Result<Who, Problem> {
         });
     }
     Ok(who)
+}
+
+/// Whether a person in front of a browser asks.
+pub fn wants_page(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"))
 }
 
 fn check_accept(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {

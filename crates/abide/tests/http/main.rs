@@ -6,6 +6,7 @@ mod access;
 mod bad_input;
 mod link;
 mod scenario;
+mod screens;
 mod session;
 mod stage;
 mod streams;

@@ -63,6 +63,9 @@ fn every_screen_is_the_page_and_its_files_are_guarded() {
     let tag = script.header("etag").expect("a version").to_owned();
     let known = stage.send("GET", "/ui/main.js", &[("If-None-Match", &tag)], b"");
     assert_eq!((known.status, known.body.len()), (304, 0));
+    let nowhere = stage.send("GET", "/rusn", &[("Accept", "text/html")], b"");
+    assert_eq!((nowhere.status, nowhere.header("content-type")), (404, Some("text/html; charset=utf-8")));
+    assert_eq!(stage.get("/rusn").said(), (404, "not-found".into()), "a program reads JSON");
     for path in ["/ui/nothing.js", "/ui/../Cargo.toml", "/ui/%2e%2e/Cargo.toml", "/ui/lib/types.d.ts", "/ui/"] {
         assert_eq!(stage.get(path).status, 404, "{path}");
     }

@@ -161,9 +161,10 @@ function hrefOf(one) {
 function row(one, current) {
   return h("li", null, h("a", { class: "inbox-row", href: hrefOf(one), "aria-current": current ? "true" : null },
     h("span", { class: "inbox-title" }, one.title || one.step_id),
-    h("span", { class: "inbox-of cut" }, one.workflow_id, " · ", one.approvers.join(", ") || "anybody who may approve"),
+    h("span", { class: "inbox-of cut" }, one.workflow_id, " · ", one.run_id),
     h("span", { class: one.overdue ? "inbox-when fault" : "inbox-when" },
-      one.deadline ? [icon(one.overdue ? "operator" : "timer"), when(one.deadline, "until")] : [icon("timer"), "no deadline"])));
+      one.deadline ? [icon(one.overdue ? "operator" : "timer"), when(one.deadline, "until")] : [icon("timer"), "no deadline"]),
+    h("span", { class: "inbox-who cut" }, icon("person"), one.approvers.join(", ") || "anybody who may approve")));
 }
 
 /** @param {number} count */

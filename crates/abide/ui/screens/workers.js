@@ -22,6 +22,8 @@ export const title = "Workers";
 const EVERY = 5_000;
 /** More handlers of a worker are behind a number. */
 const SHOWN_HANDLERS = 6;
+/** More workers than this are a number. */
+const MOST_WORKERS = 200;
 /** The server counts so far. */
 const MOST_COUNTED = 10_000;
 
@@ -89,7 +91,11 @@ function workerList(workers) {
   /** @type {Map<string, Worker[]>} */
   const byName = new Map();
   for (const one of workers) byName.set(one.worker, [...(byName.get(one.worker) ?? []), one]);
-  return h("ul", { class: "workers" }, [...byName].map(([name, rows]) => workerView(name, rows)));
+  // Those who hold something come first, then those who asked last.
+  const held = (/** @type {Worker[]} */ rows) => rows.reduce((sum, row) => sum + row.lease_count, 0);
+  const all = [...byName].sort(([, one], [, other]) => held(other) - held(one) || String(newest(other.map((row) => row.last_poll_at))).localeCompare(String(newest(one.map((row) => row.last_poll_at)))));
+  return [h("ul", { class: "workers" }, all.slice(0, MOST_WORKERS).map(([name, rows]) => workerView(name, rows))),
+    all.length > MOST_WORKERS && h("p", { class: "note" }, `${(all.length - MOST_WORKERS).toLocaleString()} more hold nothing or asked earlier; `, h("code", null, "abide workers"), " lists all.")];
 }
 
 /** @param {string} name @param {Worker[]} rows */

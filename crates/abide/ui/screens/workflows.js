@@ -92,6 +92,7 @@ function mountOne(place, visit, id) {
             graph.nodes.length ? picture(graph, document.title ?? id) : h("p", { class: "panel-body faint" }, "A coded workflow: its steps are known when a run takes them.")),
           h("div", { class: "workflow-side" }, warnings(document.warnings), versionList(id, versions, document.version))),
         documentView(document));
+      showBeginning(place, graph);
     } catch (error) {
       if (mine === turn) fill(place, crumbs(), refused(error, read));
     }
@@ -149,6 +150,12 @@ function picture(graph, name) {
     graph.left_out > 0 && h("p", { class: "note panel-body" }, `${graph.left_out} more steps are not drawn; the document has them all.`));
 }
 
+/** Of a picture that is wider than its frame, shows where it begins. @param {HTMLElement} place @param {import("../parts/graph.js").Graph} graph */
+function showBeginning(place, graph) {
+  const [view, first] = [place.querySelector(".graph-view"), graph.nodes[0]];
+  if (view && first) view.scrollLeft = first.x + first.width / 2 - view.clientWidth / 2;
+}
+
 /** How many runs are in which state; each number leads to them. @param {string} id @param {{ [state: string]: number }} counts */
 function countsView(id, counts) {
   const states = GROUPS.flatMap((group) => group.states).filter((state) => counts[state]);
@@ -166,7 +173,7 @@ function warnings(faults) {
     h("header", { class: "panel-head" }, h("h2", null, "Warnings"), faults.length > 0 && h("span", { class: "badge" }, String(faults.length))),
     faults.length === 0
       ? h("p", { class: "panel-body faint" }, "None: the validator has nothing to say.")
-      : h("ul", { class: "faults" }, faults.map((fault) => h("li", null, icon("operator"),
+      : h("ul", { class: "faults", tabindex: "0", role: "group", "aria-label": "Warnings" }, faults.map((fault) => h("li", null, icon("operator"),
         h("div", null, h("p", null, fault.message), fault.hint && h("p", { class: "note" }, fault.hint),
           fault.line !== null && h("p", { class: "note" }, h("a", { href: `#line-${fault.line}`, on: { click: toLine } }, `line ${fault.line}`)))))));
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
 import { after, before, test } from "node:test";
-import { open, startBrowser, startServer } from "./guard.js";
+import { open, startBrowser, startServer } from "./guard.mjs";
 
 /** @type {Awaited<ReturnType<typeof startServer>>} */
 let server;

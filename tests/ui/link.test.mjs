@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { gate, startBrowser, startServer } from "./guard.js";
+import { gate, startBrowser, startServer } from "./guard.mjs";
 
 /** @type {Awaited<ReturnType<typeof startServer>>} */
 let server;

@@ -9,8 +9,8 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
-const BINARY = process.env.ABIDE ?? fileURLToPath(new URL("../../target/debug/abide", import.meta.url));
-const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
+const BINARY = process.env.ABIDE_PROGRAM ?? fileURLToPath(new URL("../../target/debug/abide", import.meta.url));
+const CHROMIUM = process.env.ABIDE_CHROMIUM ?? "/usr/bin/chromium";
 
 /**
  * A server on a free port with a folder of its own.
