@@ -101,10 +101,11 @@ export function ticksOf(axis) {
     for (let ms = Math.ceil(piece.from / step) * step; ms <= piece.to; ms += step) ticks.push(ms);
   }
   let last = -1;
-  return ticks.filter((ms) => {
+  const apart = ticks.filter((ms) => {
     const x = axis.place(ms);
     if (x - last < 0.06 || x > 0.97) return last < 0 && x === 0;
     last = x;
     return true;
   });
+  return { ticks: apart, step };
 }

@@ -189,9 +189,18 @@ function describe(segment, total) {
 /** @param {HTMLElement} rule @param {Axis} axis @param {string} began */
 function drawRule(rule, axis, began) {
   const start = Date.parse(began);
+  const { ticks, step } = ticksOf(axis);
   fill(rule,
-    ticksOf(axis).map((ms) => h("span", { class: "tl-tick", style: { left: `${axis.place(ms) * 100}%` }, title: new Date(start + ms).toLocaleString() }, ms ? span(ms) : "0")),
+    ticks.map((ms) => h("span", { class: "tl-tick", style: { left: `${axis.place(ms) * 100}%` }, title: new Date(start + ms).toLocaleString() }, tickLabel(ms, step))),
     axis.folds.map((fold) => h("span", { class: "tl-fold", style: { left: `${((axis.place(fold.from) + axis.place(fold.to)) / 2) * 100}%` }, title: `${span(fold.to - fold.from)} in which nothing was executed` }, `⋯ ${span(fold.to - fold.from)}`)));
+}
+
+/** As exact as the distance to the next one asks for. @param {number} ms @param {number} step */
+function tickLabel(ms, step) {
+  if (ms === 0) return "0";
+  if (ms < 1_000) return `${ms}ms`;
+  if (step >= 1_000) return span(ms);
+  return ms < 60_000 ? `${(ms / 1_000).toFixed(step >= 100 ? 1 : 2)}s` : `${span(ms)} ${((ms % 60_000) / 1_000).toFixed(1)}s`;
 }
 
 /** The states of the run itself; each leads to the event with which it was entered. @param {HTMLElement} strip @param {Timeline} timeline @param {Axis} axis @param {RunContext} context */
