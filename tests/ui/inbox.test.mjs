@@ -1,15 +1,10 @@
 // The inbox: decisions are made with a click or the keyboard, and what others decide appears by itself.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { gate, open, startBrowser, startServer } from "./guard.mjs";
+import { test } from "node:test";
+import { gate, staged, visit } from "./guard.mjs";
 
-/** @type {Awaited<ReturnType<typeof startServer>>} */
-let server;
-/** @type {import("playwright-core").Browser} */
-let browser;
-before(async () => ([server, browser] = await Promise.all([startServer(), startBrowser()])));
-after(() => Promise.all([server.stop(), browser.close()]));
+const held = staged();
 
 const FORM = `      form:
         type: object
@@ -20,28 +15,28 @@ const FORM = `      form:
 
 /** @param {string} [more] */
 async function begin(more) {
-  await server.apply(gate(more));
-  const { run_id: run } = await server.post("/v1/runs", { workflow: "gate" });
+  await held.server.upload(gate(more));
+  const { run_id: run } = await held.server.post("/v1/runs", { workflow: "gate" });
   return run;
 }
 
 /** @param {string} run */
-const addressOf = (run) => `${server.url}/inbox?run=${run}&step=g`;
+const addressOf = (run) => `${held.server.url}/inbox?run=${run}&step=g`;
 
 test("an empty inbox says so", async () => {
-  const page = await browser.newPage();
-  await open(page, `${server.url}/inbox`);
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/inbox`);
   await page.waitForSelector("text=Nobody waits for a decision");
   await page.close();
 });
 
 test("a decision shows its subject, digest, who, deadline and what happens then, and is made with its form", async () => {
   const run = await begin(FORM);
-  const page = await browser.newPage();
-  await open(page, addressOf(run));
+  const page = await held.browser.newPage();
+  await visit(page, addressOf(run));
   await page.waitForSelector("article form");
   const said = await page.innerText("article");
-  const [{ subject_digest: digest }] = (await server.get("/v1/approvals")).approvals;
+  const [{ subject_digest: digest }] = (await held.server.get("/v1/approvals")).approvals;
   for (const part of ["Buy desk for 420?", "desk", "420", "ana, ben", "then it fails", digest.slice(0, 12)]) assert.ok(said.includes(part), `${part}: ${said}`);
   await page.getByLabel("Who decides").fill("ana");
   await page.getByLabel("Account").fill("x");
@@ -52,17 +47,17 @@ test("a decision shows its subject, digest, who, deadline and what happens then,
   await page.getByRole("button", { name: "Approve" }).click();
   await page.waitForSelector(".decided");
   assert.ok((await page.innerText(".decided")).includes("ana approved"));
-  assert.equal((await server.get(`/v1/runs/${run}`)).state, "succeeded");
+  assert.equal((await held.server.get(`/v1/runs/${run}`)).state, "succeeded");
   await page.close();
 });
 
 test("what somebody else decides is shown without reload, and is no error", async () => {
   const run = await begin();
-  const page = await browser.newPage();
-  await open(page, addressOf(run));
+  const page = await held.browser.newPage();
+  await visit(page, addressOf(run));
   await page.waitForSelector("article form");
   await page.waitForSelector(".live[data-live=live]");
-  await server.post(`/v1/runs/${run}/approve`, { decision_by: "ben", comment: "mine" });
+  await held.server.post(`/v1/runs/${run}/approve`, { decision_by: "ben", comment: "mine" });
   await page.waitForSelector(".decided");
   const said = await page.innerText(".decided");
   assert.ok(said.includes("ben approved") && said.includes("mine"), said);
@@ -72,12 +67,12 @@ test("what somebody else decides is shown without reload, and is no error", asyn
 
 test("who is too late sees the other decision", async () => {
   const run = await begin();
-  const page = await browser.newPage();
-  await open(page, addressOf(run));
+  const page = await held.browser.newPage();
+  await visit(page, addressOf(run));
   await page.getByLabel("Who decides").fill("ana");
   // No news reaches this page.
   await page.route("**/v1/approvals*", (route) => route.abort());
-  await server.post(`/v1/runs/${run}/reject`, { decision_by: "ben" });
+  await held.server.post(`/v1/runs/${run}/reject`, { decision_by: "ben" });
   const late = page.getByRole("button", { name: "Approve" });
   if (await late.isVisible()) await late.click().catch(() => {});
   await page.waitForSelector(".decided");
@@ -87,8 +82,8 @@ test("who is too late sees the other decision", async () => {
 
 test("the keyboard alone is enough", async () => {
   const runs = [await begin(), await begin()];
-  const page = await browser.newPage();
-  await open(page, `${server.url}/inbox`);
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/inbox`);
   await page.waitForSelector(".inbox-row");
   await page.keyboard.press("j");
   await page.waitForSelector(".inbox-row[aria-current]");
@@ -99,7 +94,7 @@ test("the keyboard alone is enough", async () => {
   await page.keyboard.type("ana");
   await page.keyboard.press("Enter");
   await page.waitForSelector(".decided");
-  const states = await Promise.all(runs.map(async (run) => (await server.get(`/v1/runs/${run}`)).state));
+  const states = await Promise.all(runs.map(async (run) => (await held.server.get(`/v1/runs/${run}`)).state));
   assert.deepEqual(states.sort(), ["succeeded", "waiting_on_approval"]);
   await page.close();
 });

@@ -1,15 +1,10 @@
 // The page of a one-time link, in a browser without JavaScript.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { gate, startBrowser, startServer } from "./guard.mjs";
+import { test } from "node:test";
+import { gate, staged } from "./guard.mjs";
 
-/** @type {Awaited<ReturnType<typeof startServer>>} */
-let server;
-/** @type {import("playwright-core").Browser} */
-let browser;
-before(async () => ([server, browser] = await Promise.all([startServer(), startBrowser()])));
-after(() => Promise.all([server.stop(), browser.close()]));
+const held = staged();
 
 const FORM = `      form:
         type: object
@@ -22,18 +17,18 @@ const FORM = `      form:
 
 /** @param {string} run @param {string} whom */
 async function linkFor(run, whom) {
-  const { url } = await server.post(`/v1/runs/${run}/approvals/g/links`, { for: whom });
+  const { url } = await held.server.post(`/v1/runs/${run}/approvals/g/links`, { for: whom });
   return url;
 }
 
 async function plainPage() {
-  const context = await browser.newContext({ javaScriptEnabled: false });
+  const context = await held.browser.newContext({ javaScriptEnabled: false });
   return context.newPage();
 }
 
 test("an approval is given without JavaScript, and a refused form keeps what was typed", async () => {
-  await server.apply(gate(FORM));
-  const { run_id: run } = await server.post("/v1/runs", { workflow: "gate" });
+  await held.server.upload(gate(FORM));
+  const { run_id: run } = await held.server.post("/v1/runs", { workflow: "gate" });
   const url = await linkFor(run, "ana");
   const page = await plainPage();
   await page.goto(url);
@@ -52,12 +47,12 @@ test("an approval is given without JavaScript, and a refused form keeps what was
   assert.equal(await page.inputValue("[name='form/colour']"), '"blue"');
   assert.equal(await page.getAttribute("[name='form/account']", "aria-invalid"), "true");
   assert.ok((await page.textContent("#field-account-fault"))?.trim());
-  assert.equal((await server.get(`/v1/runs/${run}`)).state, "waiting_on_approval");
+  assert.equal((await held.server.get(`/v1/runs/${run}`)).state, "waiting_on_approval");
 
   await page.fill("[name='form/account']", "NO12");
   await page.click("button[value=approve]");
   assert.equal(await page.textContent("h1"), "Approved");
-  const { output } = await server.get(`/v1/runs/${run}/steps/g`);
+  const { output } = await held.server.get(`/v1/runs/${run}/steps/g`);
   assert.deepEqual(output.form, { account: "NO12", limit: 12, colour: "blue" });
   assert.equal(output.by, "ana");
   // The link is spent, and says what was decided.
@@ -67,13 +62,13 @@ test("an approval is given without JavaScript, and a refused form keeps what was
 });
 
 test("looking decides nothing, and what was decided elsewhere is shown", async () => {
-  await server.apply(gate());
-  const { run_id: run } = await server.post("/v1/runs", { workflow: "gate" });
+  await held.server.upload(gate());
+  const { run_id: run } = await held.server.post("/v1/runs", { workflow: "gate" });
   const url = await linkFor(run, "ana");
   const page = await plainPage();
   for (let turn = 0; turn < 3; turn += 1) await page.goto(url);
-  assert.equal((await server.get(`/v1/runs/${run}`)).state, "waiting_on_approval");
-  await server.post(`/v1/runs/${run}/reject`, { decision_by: "ben", comment: "too much" });
+  assert.equal((await held.server.get(`/v1/runs/${run}`)).state, "waiting_on_approval");
+  await held.server.post(`/v1/runs/${run}/reject`, { decision_by: "ben", comment: "too much" });
   await page.click("button[value=approve]");
   const said = await page.innerText("main");
   assert.ok(said.includes("ben rejected") && said.includes("too much"), said);

@@ -1,22 +1,17 @@
 // Workflows, workers and queues, insights, contract: what each shows is what the API says, and it stays so by itself.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { gate, open, startBrowser, startServer } from "./guard.mjs";
+import { test } from "node:test";
+import { gate, staged, visit } from "./guard.mjs";
 
-/** @type {Awaited<ReturnType<typeof startServer>>} */
-let server;
-/** @type {import("playwright-core").Browser} */
-let browser;
-before(async () => ([server, browser] = await Promise.all([startServer(), startBrowser()])));
-after(() => Promise.all([server.stop(), browser.close()]));
+const held = staged();
 
 test("a workflow shows its versions, steps, warnings, document and runs", async () => {
-  await server.apply("workflow: pay\ntitle: Pay\nsteps:\n  - { id: charge, title: Charge, task: bank.charge }\n");
-  await server.apply("workflow: pay\ntitle: Pay\nsteps:\n  - { id: charge, title: Charge the card, task: bank.charge, effect: external }\n  - { id: told, task: mail.tell }\n");
-  await server.post("/v1/runs", { workflow: "pay" });
-  const page = await browser.newPage();
-  await open(page, `${server.url}/workflows`);
+  await held.server.upload("workflow: pay\ntitle: Pay\nsteps:\n  - { id: charge, title: Charge, task: bank.charge }\n");
+  await held.server.upload("workflow: pay\ntitle: Pay\nsteps:\n  - { id: charge, title: Charge the card, task: bank.charge, effect: external }\n  - { id: told, task: mail.tell }\n");
+  await held.server.post("/v1/runs", { workflow: "pay" });
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/workflows`);
   await page.getByRole("link", { name: "Pay" }).first().click();
   await page.waitForSelector(".workflow");
   assert.equal(await page.locator("[data-node]").count(), 2);
@@ -33,14 +28,14 @@ test("a workflow shows its versions, steps, warnings, document and runs", async 
 });
 
 test("a queue whose handler nobody offers is said in words, and a worker shows its three proofs", async () => {
-  await server.apply("workflow: slow\nsteps:\n  - { id: s, task: slow.work }\n");
-  await server.post("/v1/runs", { workflow: "slow", run_id: "run_slow" });
-  const page = await browser.newPage();
-  await open(page, `${server.url}/workers`);
+  await held.server.upload("workflow: slow\nsteps:\n  - { id: s, task: slow.work }\n");
+  await held.server.post("/v1/runs", { workflow: "slow", run_id: "run_slow" });
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/workers`);
   await page.waitForSelector("tr.unheard");
   assert.ok((await page.locator("tr.unheard", { hasText: "slow.work" }).innerText()).includes("No listener"));
-  const task = await server.claim("hands-1", ["slow.work"]);
-  await server.report(task, "heartbeat", { progress: { done: 3, total: 9, message: "a third" } });
+  const task = await held.server.claim("hands-1", ["slow.work"]);
+  await held.server.report(task, "heartbeat", { progress: { done: 3, total: 9, message: "a third" } });
   const worker = page.locator(".worker", { hasText: "hands-1" });
   await worker.waitFor();
   await worker.locator(".lease").waitFor();
@@ -50,9 +45,9 @@ test("a queue whose handler nobody offers is said in words, and a worker shows i
 });
 
 test("the contract is the table of the engine, and its counts are live", async () => {
-  const contract = await server.get("/v1/contract");
-  const page = await browser.newPage();
-  await open(page, `${server.url}/contract`);
+  const contract = await held.server.get("/v1/contract");
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/contract`);
   const states = await page.locator(".contract-node").evaluateAll((nodes) => nodes.map((node) => /** @type {HTMLElement} */ (node).dataset.state));
   assert.deepEqual(states.sort(), contract.states.map((/** @type {any} */ one) => one.state).sort());
   const text = await page.innerText("main");
@@ -60,8 +55,8 @@ test("the contract is the table of the engine, and its counts are live", async (
   await page.waitForSelector(".live[data-live=live]");
   const count = () => page.locator('.contract-node[data-state="waiting_on_approval"] .contract-count').innerText();
   assert.equal(await count(), "");
-  await server.apply(gate());
-  await server.post("/v1/runs", { workflow: "gate" });
+  await held.server.upload(gate());
+  await held.server.post("/v1/runs", { workflow: "gate" });
   await page.waitForFunction(() => document.querySelector('.contract-node[data-state="waiting_on_approval"] .contract-count')?.textContent === "1");
 
   await page.locator('.contract-node[data-state="stalled"]').click();
@@ -73,14 +68,14 @@ test("the contract is the table of the engine, and its counts are live", async (
 });
 
 test("insights are plots with their numbers as tables", async () => {
-  await server.apply("workflow: shaky\nsteps:\n  - { id: s, task: shaky.work, retry: { max_attempts: 2, first: 1ms } }\n");
-  const { run_id: run } = await server.post("/v1/runs", { workflow: "shaky" });
-  await server.report(await server.claim("w", ["shaky.work"]), "fail", { class: "transient", message: "no" });
-  await server.report(await server.claim("w", ["shaky.work"]), "complete", {});
-  await server.until(run, "succeeded");
-  for (let turn = 0; turn < 100 && (await server.get("/v1/insights?workflow=shaky")).retry_success_rate !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
-  const page = await browser.newPage();
-  await open(page, `${server.url}/insights?workflow=shaky`);
+  await held.server.upload("workflow: shaky\nsteps:\n  - { id: s, task: shaky.work, retry: { max_attempts: 2, first: 1ms } }\n");
+  const { run_id: run } = await held.server.post("/v1/runs", { workflow: "shaky" });
+  await held.server.report(await held.server.claim("w", ["shaky.work"]), "fail", { class: "transient", message: "no" });
+  await held.server.report(await held.server.claim("w", ["shaky.work"]), "complete", {});
+  await held.server.in(run, "succeeded");
+  for (let turn = 0; turn < 100 && (await held.server.get("/v1/insights?workflow=shaky")).retry_success_rate !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/insights?workflow=shaky`);
   await page.waitForSelector(".tiles");
   assert.ok((await page.locator(".tile", { hasText: "Retries that helped" }).innerText()).includes("100 %"));
   const figures = await page.locator("figure").count();
@@ -89,14 +84,14 @@ test("insights are plots with their numbers as tables", async () => {
   await table.locator("summary").click();
   assert.match(await table.locator("tbody").innerText(), /shaky\.work\s+2\s+1/);
   await page.getByLabel("Workflow").selectOption("");
-  await page.waitForURL(`${server.url}/insights`);
+  await page.waitForURL(`${held.server.url}/insights`);
   await page.close();
 });
 
 test("a server that cannot be reached is said, and read again when it is back", async () => {
-  const page = await browser.newPage();
+  const page = await held.browser.newPage();
   await page.route("**/v1/insights*", (route) => route.abort());
-  await open(page, `${server.url}/insights`);
+  await visit(page, `${held.server.url}/insights`);
   await page.waitForSelector("text=The server cannot be reached");
   await page.unroute("**/v1/insights*");
   await page.getByRole("button", { name: "Try again" }).click();

@@ -2,19 +2,13 @@
 
 import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
-import { after, before, test } from "node:test";
-import { open, startBrowser, startServer } from "./guard.mjs";
+import { test } from "node:test";
+import { Guarded, staged, visit } from "./guard.mjs";
 
-/** @type {Awaited<ReturnType<typeof startServer>>} */
-let server;
-/** @type {import("playwright-core").Browser} */
-let browser;
-before(async () => {
-  // A name that leads to this machine, as a rebinding attacker has one.
-  [server, browser] = await Promise.all([startServer(), startBrowser(["--host-resolver-rules=MAP evil.test 127.0.0.1"])]);
+const held = staged(async (server) => {
   server.key = (await server.post("/v1/keys", { name: "root", role: "admin" })).key;
-});
-after(() => Promise.all([server.stop(), browser.close()]));
+  // A name that leads to this machine, as a rebinding attacker has one.
+}, ["--host-resolver-rules=MAP evil.test 127.0.0.1"]);
 
 /** @param {import("playwright-core").Page} page @param {string} key */
 async function logIn(page, key) {
@@ -23,13 +17,13 @@ async function logIn(page, key) {
 }
 
 test("a key is asked for once, stays nowhere in the browser, and a logout ends it", async () => {
-  const context = await browser.newContext();
+  const context = await held.browser.newContext();
   const page = await context.newPage();
-  await page.goto(`${server.url}/workers`);
+  await page.goto(`${held.server.url}/workers`);
   await page.waitForSelector("text=Log in");
   await logIn(page, "abide_live_wrong");
   await page.waitForSelector(".fault");
-  const { key, key_id: id } = await server.post("/v1/keys", { name: "ana", role: "operator", groups: ["boss"] });
+  const { key, key_id: id } = await held.server.post("/v1/keys", { name: "ana", role: "operator", groups: ["boss"] });
   await logIn(page, key);
   await page.waitForSelector("text=Workers and queues");
   assert.ok((await page.innerText(".who")).includes("ana · operator"));
@@ -44,28 +38,28 @@ test("a key is asked for once, stays nowhere in the browser, and a logout ends i
 
   await page.getByRole("button", { name: "Log out" }).click();
   await page.waitForSelector("text=Log in");
-  const answer = await fetch(`${server.url}/v1/runs`, { headers: { cookie: `${cookie?.name}=${cookie?.value}` } });
+  const answer = await fetch(`${held.server.url}/v1/runs`, { headers: { cookie: `${cookie?.name}=${cookie?.value}` } });
   assert.equal(answer.status, 401, "the server forgot it, too");
 
   // A revoked key takes its sessions along.
   await logIn(page, key);
   await page.waitForSelector(".who");
-  await server.call("DELETE", `/v1/keys/${id}`);
-  await page.goto(`${server.url}/inbox`);
+  await held.server.call("DELETE", `/v1/keys/${id}`);
+  await page.goto(`${held.server.url}/inbox`);
   await page.waitForSelector("text=Log in");
   await context.close();
 });
 
 test("a page of another origin changes nothing in the name of who is logged in", async () => {
-  const context = await browser.newContext();
+  const context = await held.browser.newContext();
   const page = await context.newPage();
-  await page.goto(server.url);
-  await logIn(page, String(server.key));
+  await page.goto(held.server.url);
+  await logIn(page, String(held.server.key));
   await page.waitForSelector(".who");
-  const before = (await server.get("/v1/keys")).keys.length;
+  const before = (await held.server.get("/v1/keys")).keys.length;
 
   const attack = `<!doctype html><title>evil</title>
-    <form id=f method=post enctype=text/plain action="${server.url}/v1/keys"><input name='{"name":"evil","role":"admin","x":"' value='"}'></form>
+    <form id=f method=post enctype=text/plain action="${held.server.url}/v1/keys"><input name='{"name":"evil","role":"admin","x":"' value='"}'></form>
     <script>
       window.tried = (async () => {
         const said = [];
@@ -75,7 +69,7 @@ test("a page of another origin changes nothing in the name of who is logged in",
           { method: "POST", mode: "cors", credentials: "include", headers: { "content-type": "application/json", "abide-csrf": "1" }, body },
           { method: "POST", mode: "cors", credentials: "include", headers: { "content-type": "text/plain" }, body },
           { method: "GET", mode: "cors", credentials: "include" },
-        ]) said.push(await fetch("${server.url}/v1/keys", init).then((r) => r.type === "opaque" ? "opaque" : r.text(), () => "refused"));
+        ]) said.push(await fetch("${held.server.url}/v1/keys", init).then((r) => r.type === "opaque" ? "opaque" : r.text(), () => "refused"));
         return said;
       })();
     </script>`;
@@ -89,19 +83,19 @@ test("a page of another origin changes nothing in the name of who is logged in",
       const said = await page.evaluate(() => /** @type {any} */ (window).tried);
       assert.deepEqual(said, ["opaque", "refused", "refused", "refused"], host);
       await page.evaluate(() => /** @type {HTMLFormElement} */ (document.getElementById("f")).submit());
-      await page.waitForURL(`${server.url}/v1/keys`);
+      await page.waitForURL(`${held.server.url}/v1/keys`);
       assert.ok((await page.innerText("body")).includes("cross-site-request"), await page.innerText("body"));
     }
   } finally {
     await new Promise((resolve) => evil.close(resolve));
   }
-  assert.equal((await server.get("/v1/keys")).keys.length, before, "no key was made");
+  assert.equal((await held.server.get("/v1/keys")).keys.length, before, "no key was made");
   await context.close();
 });
 
 test("a name that was bound to this machine gets nothing", async () => {
-  const page = await browser.newPage();
-  const { port } = new URL(server.url);
+  const page = await held.browser.newPage();
+  const { port } = new URL(held.server.url);
   const answer = await page.goto(`http://evil.test:${port}/`);
   assert.equal(answer?.status(), 421);
   assert.ok(!(await page.content()).includes("main.js"));
@@ -112,11 +106,11 @@ test("a name that was bound to this machine gets nothing", async () => {
 });
 
 test("nothing that is logged in is left when no keys are used", async () => {
-  const open_ = await startServer();
-  const page = await browser.newPage();
-  await open(page, open_.url);
+  const bare = await Guarded.begin();
+  const page = await held.browser.newPage();
+  await visit(page, bare.url);
   assert.ok((await page.innerText(".who")).includes("no keys"));
   assert.equal(await page.getByRole("button", { name: "Log out" }).count(), 0);
   await page.close();
-  await open_.stop();
+  await bare.stop();
 });

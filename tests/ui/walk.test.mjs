@@ -1,13 +1,14 @@
 // A walk over everything: no page breaks its policy, no text of others becomes script, and everybody can read it.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { gate, open, seriousFindings, startBrowser, startServer } from "./guard.mjs";
+import { test } from "node:test";
+import { Guarded, gate, seriousFindings, staged, visit } from "./guard.mjs";
 
-/** @type {Awaited<ReturnType<typeof startServer>>} */
-let server;
-/** @type {import("playwright-core").Browser} */
-let browser;
+/** @type {string[]} */
+let runs;
+const held = staged(async (server) => {
+  runs = await fillWithEvil(server);
+});
 
 /** Each would run if any place read it as markup, as an address or as script. */
 const CORPUS = [
@@ -34,8 +35,8 @@ function addresses(runs) {
   ];
 }
 
-/** Runs in many states, with the corpus in every field that takes text. @returns {Promise<string[]>} */
-async function fillWithEvil() {
+/** Runs in many states, with the corpus in every field that takes text. @param {Guarded} server @returns {Promise<string[]>} */
+async function fillWithEvil(server) {
   const text = (/** @type {number} */ n) => `${evil(n)} ${n}`;
   await server.call("PUT", "/v1/workflows/evil", JSON.stringify({
     workflow: "evil", title: TITLE, steps: [
@@ -68,16 +69,8 @@ async function fillWithEvil() {
   return ["gate", "failed", "auth", "operator", "running", "paused", "decided"].map((name) => `run_evil-${name}`);
 }
 
-/** @type {string[]} */
-let runs;
-before(async () => {
-  [server, browser] = await Promise.all([startServer(), startBrowser()]);
-  runs = await fillWithEvil();
-});
-after(() => Promise.all([server.stop(), browser.close()]));
-
 test("the text of others never runs, in any field of any screen, and no page breaks its policy", async () => {
-  const context = await browser.newContext();
+  const context = await held.browser.newContext();
   const page = await context.newPage();
   /** @type {string[]} */
   const broken = [];
@@ -87,7 +80,7 @@ test("the text of others never runs, in any field of any screen, and no page bre
   page.on("console", (message) => message.type() === "error" && !message.text().startsWith("Failed to load resource") && broken.push(`${page.url()}: ${message.text()}`));
   let shown = 0;
   for (const address of addresses(runs)) {
-    await open(page, server.url + address);
+    await visit(page, held.server.url + address);
     // Everything that can be pointed at or opened is.
     await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
     await page.evaluate(() => document.querySelectorAll("main *").forEach((one) => one.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }))));
@@ -99,20 +92,20 @@ test("the text of others never runs, in any field of any screen, and no page bre
   }
   assert.ok(shown > 20, `the corpus was shown as text on only ${shown} pages`);
   // The page without JavaScript, too.
-  const { url } = await server.post("/v1/runs/run_evil-gate/approvals/g/links", { for: "ana" });
+  const { url } = await held.server.post("/v1/runs/run_evil-gate/approvals/g/links", { for: "ana" });
   await page.goto(url);
   assert.equal(await page.evaluate(() => /** @type {any} */ (window).hit), undefined);
   assert.ok((await page.innerText("main")).includes("window.hit=1"));
-  await page.goto(`${server.url}/problems/not-found`);
+  await page.goto(`${held.server.url}/problems/not-found`);
   assert.deepEqual(broken, []);
-  assert.equal(await server.reports(), 0, "browsers reported violations of the policy");
+  assert.equal(await held.server.reports(), 0, "browsers reported violations of the policy");
   await context.close();
 });
 
 test("a violation of the policy would be reported and would not run", async () => {
-  const other = await startServer();
-  const page = await browser.newPage();
-  await open(page, other.url);
+  const other = await Guarded.begin();
+  const page = await held.browser.newPage();
+  await visit(page, other.url);
   await page.evaluate(() => {
     const script = document.createElement("script");
     const blocked = () => {
@@ -138,9 +131,9 @@ test("a violation of the policy would be reported and would not run", async () =
 
 for (const colorScheme of /** @type {const} */ (["light", "dark"])) {
   test(`axe finds nothing serious on any screen (${colorScheme})`, async () => {
-    await server.apply(gate());
-    await server.post("/v1/runs", { workflow: "gate", run_id: `run_axe-${colorScheme}` });
-    const context = await browser.newContext({ colorScheme, bypassCSP: true });
+    await held.server.upload(gate());
+    await held.server.post("/v1/runs", { workflow: "gate", run_id: `run_axe-${colorScheme}` });
+    const context = await held.browser.newContext({ colorScheme, bypassCSP: true });
     const page = await context.newPage();
     /** @type {{ [address: string]: string[] }} */
     const found = {};
@@ -149,27 +142,32 @@ for (const colorScheme of /** @type {const} */ (["light", "dark"])) {
       if (findings.length) found[address] = findings;
     };
     for (const address of [...addresses([`run_axe-${colorScheme}`]), ...addresses(["run_evil-operator"]).filter((one) => one.startsWith("/runs/")), "/workflows/gate"]) {
-      await open(page, server.url + address);
+      await visit(page, held.server.url + address);
       await check(address);
     }
-    const { url } = await server.post(`/v1/runs/run_axe-${colorScheme}/approvals/g/links`, { for: "ana" });
+    const { url } = await held.server.post(`/v1/runs/run_axe-${colorScheme}/approvals/g/links`, { for: "ana" });
     await page.goto(url);
     await check("/links/TOKEN");
+    const locked = await Guarded.begin();
+    await locked.post("/v1/keys", { name: "root", role: "admin" });
+    await visit(page, locked.url);
+    await check("the login");
+    await locked.stop();
     assert.deepEqual(found, {});
     await context.close();
   });
 }
 
-test("every screen of mine fits 380 px and says something when there is nothing", async () => {
-  const bare = await startServer();
-  const context = await browser.newContext({ viewport: { width: 380, height: 800 } });
+test("screens fit 380 px and say something when there is nothing", async () => {
+  const bare = await Guarded.begin();
+  const context = await held.browser.newContext({ viewport: { width: 380, height: 800 } });
   const page = await context.newPage();
   for (const [base, paths] of /** @type {[string, string[]][]} */ ([
-    [server.url, ["/inbox", "/inbox?run=run_evil-gate&step=g", "/workflows", "/workflows/evil", "/workers", "/insights", "/contract", "/contract?state=failed"]],
+    [held.server.url, ["/inbox", "/inbox?run=run_evil-gate&step=g", "/workflows", "/workflows/evil", "/workers", "/insights", "/contract", "/contract?state=failed"]],
     [bare.url, ["/inbox", "/workflows", "/workers", "/insights", "/contract"]],
   ])) {
     for (const path of paths) {
-      await open(page, base + path);
+      await visit(page, base + path);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= 380, `${path} is ${wide} px wide`);
       assert.ok((await page.innerText("main")).length > 20, path);

@@ -47,7 +47,6 @@ pub fn guarded(reply: Reply) -> Reply {
         .header(header::CONTENT_SECURITY_POLICY, POLICY)
         .header(header::REFERRER_POLICY, "no-referrer")
         .header(HeaderName::from_static("cross-origin-opener-policy"), "same-origin")
-        .header(HeaderName::from_static("cross-origin-resource-policy"), "same-origin")
 }
 
 fn content_type(path: &str) -> Option<&'static str> {

@@ -234,6 +234,8 @@ fn finish(reply: Reply, request_id: &str) -> Response<Body> {
         headers.insert(HeaderName::from_static("request-id"), value);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Pages of others may not even embed what they could not read.
+    headers.insert(HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if matches!(reply.status, 400 | 413 | 408) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -389,7 +391,11 @@ fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<(Who, By)
 /// Who sends such headers.
 fn know(api: &Arc<Api>, headers: &HeaderMap) -> Result<(Who, By), Problem> {
     match headers.get(header::AUTHORIZATION) {
-        Some(given) => Ok((admit_key(api, given.to_str().unwrap_or_default())?, By::Key)),
+        Some(given) => {
+            let text = given.to_str().unwrap_or_default();
+            let key = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("bearer ")).unwrap_or_default();
+            Ok((admit_key(api, key)?, By::Key))
+        }
         None if !api.keys.is_used() => Ok((Who::anybody(), By::Nothing)),
         None => {
             let admitted = session::token_of(headers)
@@ -406,8 +412,8 @@ pub fn is_still_known(api: &Arc<Api>, headers: &HeaderMap) -> bool {
     know(api, headers).is_ok()
 }
 
-fn admit_key(api: &Arc<Api>, text: &str) -> Result<Who, Problem> {
-    let key = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("bearer ")).unwrap_or_default();
+/// Whose key this is; that it was used is remembered.
+pub fn admit_key(api: &Arc<Api>, key: &str) -> Result<Who, Problem> {
     let (who, used) = api.keys.admit(key.trim(), api.engine.clock().now())?;
     if let Some(key_id) = used {
         let (engine, namespace) = (api.engine.clone(), who.namespace.clone());

@@ -173,7 +173,7 @@ function warnings(faults) {
     h("header", { class: "panel-head" }, h("h2", null, "Warnings"), faults.length > 0 && h("span", { class: "badge" }, String(faults.length))),
     faults.length === 0
       ? h("p", { class: "panel-body faint" }, "None: the validator has nothing to say.")
-      : h("ul", { class: "faults", tabindex: "0", role: "group", "aria-label": "Warnings" }, faults.map((fault) => h("li", null, icon("operator"),
+      : h("ul", { class: "faults", tabindex: "0", "aria-label": "Warnings" }, faults.map((fault) => h("li", null, icon("operator"),
         h("div", null, h("p", null, fault.message), fault.hint && h("p", { class: "note" }, fault.hint),
           fault.line !== null && h("p", { class: "note" }, h("a", { href: `#line-${fault.line}`, on: { click: toLine } }, `line ${fault.line}`)))))));
 }
