@@ -124,8 +124,8 @@ export class Server {
 }
 
 /** One browser for a file of tests. */
-export async function browse() {
-  return chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-gpu"] });
+export async function browse(args = []) {
+  return chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-gpu", ...args] });
 }
 
 /** A page that remembers everything that went wrong on it. */

@@ -10,7 +10,7 @@ use abide_core::explain::{
     self, At, ChildFacts, Explanation, Handoff, LateFacts, NotThen, ParentFacts, QueueFacts, Record, Status,
     Surroundings,
 };
-use abide_core::ids::{Digest, Handler, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::{Json, Rejection};
 use abide_core::run::event::Record as EventRecord;
 use abide_core::run::rerun::{RerunPlan, Source, plan_rerun};
@@ -385,7 +385,7 @@ impl Snapshot<'_> {
 
     fn handlers(&self, queue: &Queue, facts: &QueueFacts) -> Stored<Vec<HandlerView>> {
         let waiting = read::depth_by_handler(self.db, self.namespace, queue)?;
-        let view = |(handler, is_body, depth, oldest_at): (Handler, bool, u64, Option<Timestamp>)| {
+        let view = |read::Waiting { handler, is_body, depth, oldest_at }| {
             let kind = if is_body { TaskKind::Body } else { TaskKind::Step };
             let listeners = facts.heard(&handler, kind, self.now);
             HandlerView { handler: handler.to_string(), depth, oldest_at, listeners }
@@ -884,6 +884,17 @@ impl Engine {
                 Some(step) => Ok(snapshot.approval(&loaded, step)?),
                 None => Ok(None),
             }
+        })
+        .await
+    }
+
+    /// What people have answered to a step, also when it is over.
+    pub async fn decisions(&self, run_id: &RunId, path: &Path) -> Read<Vec<DecisionView>> {
+        let (run_id, path) = (run_id.clone(), path.clone());
+        self.read(move |snapshot| {
+            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
+            let step = read::step(snapshot.db, loaded.no, &path)?;
+            Ok(step.map(|step| step.decisions.iter().map(DecisionView::of).collect()).unwrap_or_default())
         })
         .await
     }

@@ -52,6 +52,7 @@ impl Dev {
         } else {
             writeln!(out, "The runs in {} go on; no new ones were started.", self.store.data.display())?;
         }
+        writeln!(out, "\nOpen {url} in a browser to see them.")?;
         writeln!(out, "\n{BOLD}Try{BOLD:#}")?;
         for line in setup(url) {
             writeln!(out, "  {line}")?;

@@ -1,11 +1,13 @@
 //! Decisions of people: the inbox, yes and no.
 
+use abide_api::keys::Role;
 use abide_api::runs::Decide;
 use abide_api::{Code, Problem};
 use abide_core::ids::{Digest, Path};
 use abide_core::run::command::{Actor, Ask, Command};
+use abide_engine::reads::ApprovalView;
 use abide_engine::request::{Answer, ToRun, What};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::call::{Answered, Call, Reply, json as stored, unexpected};
 
@@ -13,19 +15,38 @@ pub async fn inbox(call: Call) -> Answered {
     call.only(&["limit"])?;
     let limit = call.number("limit", 100usize, 1..=500)?;
     let approvals = call.engine.approvals(limit).await?;
-    let mut views = Vec::with_capacity(approvals.len());
-    for approval in &approvals {
-        let mut view =
-            serde_json::to_value(approval).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        // The subject is for who decides and for operators.
-        if matches!(call.who.role, abide_api::keys::Role::Viewer | abide_api::keys::Role::Worker) {
-            view["subject"] = serde_json::Value::Null;
-        } else if let Some(text) = approval.subject.as_deref() {
-            view["subject"] = serde_json::from_str(text).unwrap_or_default();
-        }
-        views.push(view);
-    }
+    let views = approvals.iter().map(|approval| view(&call, approval)).collect::<Result<Vec<_>, _>>()?;
     Ok(Reply::json(200, &json!({ "approvals": views, "next_cursor": null })))
+}
+
+/// One approval as this caller may see it.
+fn view(call: &Call, approval: &ApprovalView) -> Result<Value, Problem> {
+    let mut view = serde_json::to_value(approval).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    // The subject is for who decides and for operators.
+    if matches!(call.who.role, Role::Viewer | Role::Worker) {
+        view["subject"] = Value::Null;
+    } else if let Some(text) = approval.subject.as_deref() {
+        view["subject"] = serde_json::from_str(text).unwrap_or_default();
+    }
+    Ok(view)
+}
+
+/// `GET /v1/runs/{id}/approvals/{step}`: what waits, if it still does, and what was decided.
+pub async fn one(call: Call) -> Answered {
+    call.only(&[])?;
+    let (run_id, path) = (call.run_id(), Path::from(call.param("step_id")));
+    let step = call.engine.step(&run_id, &path).await?;
+    let open = call.engine.approval(&run_id, &path).await?;
+    let open = open.as_ref().map(|approval| view(&call, approval)).transpose()?;
+    let decisions = call.engine.decisions(&run_id, &path).await?;
+    let run = call.engine.run(&run_id).await?;
+    Ok(Reply::json(
+        200,
+        &json!({
+            "run_id": run_id, "step_id": path, "state": step.state, "open": open, "decisions": decisions,
+            "run_state": run.state, "summary": run.summary,
+        }),
+    ))
 }
 
 pub async fn approve(call: Call, asked: Decide) -> Answered {

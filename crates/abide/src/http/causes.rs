@@ -103,7 +103,11 @@ fn of_reason(reason: ReasonType, count: u64) -> Option<Group> {
         cause: reason.as_str().to_owned(),
         state: reason.rests_in(),
         count,
-        sentence: format!("{} for the same reason: {}", several(count, "run rests", "runs rest"), continued(reason.means())),
+        sentence: format!(
+            "{} for the same reason: {}",
+            several(count, "run rests", "runs rest"),
+            continued(reason.means())
+        ),
         query: query("blocking_reason", reason.as_str()),
         action: None,
     })

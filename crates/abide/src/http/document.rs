@@ -215,19 +215,23 @@ fn views(generator: &mut SchemaGenerator) -> Map<String, Value> {
         "explanation".into(),
         needs(&["run_id", "state", "summary", "doing", "why", "since", "chain", "will_happen", "can_be_done", "proof"]),
     );
+    schemas.insert("approval".into(), needs(&["run_id", "step_id", "state", "open", "decisions", "summary"]));
     schemas.insert("handoff".into(), needs(&["run_id", "state"]));
     schemas.insert("rerun_plan".into(), needs(&["carried", "executed", "effects_repeated", "approvals_needed"]));
     schemas.insert("timeline".into(), needs(&["began_at", "now", "states", "rows", "left_out", "as_of_seq"]));
     schemas.insert("contract".into(), needs(&["states", "limits", "transitions"]));
     schemas.insert("health".into(), json!({ "type": "object" }));
-    schemas.insert("counts".into(), json!({
-        "type": "object", "required": ["counts"],
-        "properties": {
-            "counts": { "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } },
-            // By root cause: what many runs have in common, and the one call that helps them.
-            "groups": { "type": "array", "items": needs(&["cause", "state", "count", "sentence", "query"]) },
-        },
-    }));
+    schemas.insert(
+        "counts".into(),
+        json!({
+            "type": "object", "required": ["counts"],
+            "properties": {
+                "counts": { "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } },
+                // By root cause: what many runs have in common, and the one call that helps them.
+                "groups": { "type": "array", "items": needs(&["cause", "state", "count", "sentence", "query"]) },
+            },
+        }),
+    );
     schemas.insert("problem".into(), problem());
     schemas
 }

@@ -47,7 +47,7 @@ pub fn of(definition: &Definition, steps: &[StepView]) -> Value {
     edges.retain(|edge| edge.from < nodes.len() && edge.to < nodes.len());
     let sizes: Vec<Size> = nodes.iter().map(size).collect();
     // Jumps go where they want; what waits for what gives the shape.
-    let shaping: Vec<_> = edges.iter().filter(|edge| edge.kind == "after").map(|edge| (edge.from, edge.to)).collect();
+    let shaping: Vec<_> = edges.iter().filter(|edge| edge.kind != "go_to").map(|edge| (edge.from, edge.to)).collect();
     let layout = lay_out(&sizes, &shaping);
     json!({
         "workflow_id": definition.workflow,
@@ -67,9 +67,15 @@ fn declared(definition: &Definition, steps: &[StepView]) -> (Vec<Node>, Vec<Edge
     };
     let steps = definition.steps();
     let after = steps.iter().enumerate().flat_map(|(to, step)| step.after.iter().map(move |from| (*from, to, "after")));
-    let jumps =
-        steps.iter().enumerate().flat_map(|(from, step)| jumps(step).into_iter().map(move |to| (from, to.step, "go_to")));
-    let edges = after.chain(jumps).map(|(from, to, kind)| Edge { from, to, kind });
+    let jumps = steps
+        .iter()
+        .enumerate()
+        .flat_map(|(from, step)| jumps(step).into_iter().map(move |to| (from, to.step, "go_to")));
+    // Whatever happens before, the `finally` steps come last.
+    let ends = steps.iter().enumerate().filter(|(_, step)| !step.finally && step.before.is_empty()).map(|(n, _)| n);
+    let first = steps.iter().position(|step| step.finally);
+    let last = ends.filter_map(|from| first.map(|to| (from, to, "finally")));
+    let edges = after.chain(last).chain(jumps).map(|(from, to, kind)| Edge { from, to, kind });
     (steps.iter().map(node).collect(), edges.collect())
 }
 
@@ -159,8 +165,8 @@ fn drawn(nodes: &[Node], edges: &[Edge], sizes: &[Size], layout: &Layout) -> Vec
     let mut shaping = layout.edges.iter();
     let draw = |edge: &Edge| {
         let points = match edge.kind {
-            "after" => shaping.next().map(|points| points.iter().map(|point| [point.x, point.y]).collect()),
-            _ => Some(jump(edge, sizes, layout)),
+            "go_to" => Some(jump(edge, sizes, layout)),
+            _ => shaping.next().map(|points| points.iter().map(|point| [point.x, point.y]).collect()),
         };
         json!({ "from": nodes[edge.from].id, "to": nodes[edge.to].id, "kind": edge.kind, "points": points })
     };

@@ -114,7 +114,8 @@ impl Grid {
         for sweep in 0..SWEEPS {
             let down = sweep % 2 == 0;
             let count = self.layers.len();
-            let order: Vec<usize> = if down { (1..count).collect() } else { (0..count.saturating_sub(1)).rev().collect() };
+            let order: Vec<usize> =
+                if down { (1..count).collect() } else { (0..count.saturating_sub(1)).rev().collect() };
             for layer in order {
                 let positions = self.positions(if down { layer - 1 } else { layer + 1 });
                 let cells = &self.cells;
@@ -148,7 +149,8 @@ impl Grid {
             // The ends of edges above, in the order of their ends below: every pair out of order is a crossing.
             let mut ends: Vec<f64> = Vec::new();
             for cell in &self.layers[layer] {
-                let mut own: Vec<f64> = self.cells[*cell].above.iter().filter_map(|one| above.get(one).copied()).collect();
+                let mut own: Vec<f64> =
+                    self.cells[*cell].above.iter().filter_map(|one| above.get(one).copied()).collect();
                 own.sort_by(f64::total_cmp);
                 all += own.iter().map(|end| ends.iter().filter(|before| *before > end).count()).sum::<usize>();
                 ends.extend(own);
@@ -165,7 +167,8 @@ impl Grid {
         for sweep in 0..2 * SWEEPS {
             let down = sweep % 2 == 0;
             let count = self.layers.len();
-            let order: Vec<usize> = if down { (1..count).collect() } else { (0..count.saturating_sub(1)).rev().collect() };
+            let order: Vec<usize> =
+                if down { (1..count).collect() } else { (0..count.saturating_sub(1)).rev().collect() };
             for layer in order {
                 let wanted: Vec<Option<f64>> = self.layers[layer].iter().map(|cell| self.wanted(*cell, down)).collect();
                 self.settle(layer, |n| wanted[n]);

@@ -1,19 +1,26 @@
-//! One-time links: a page that shows what is to be decided. Looking changes nothing; only its button decides, once.
+//! One-time links: a page that shows what is to be decided, without a script. Looking changes nothing; only its button
+//! decides, once. Who comes late sees what was decided.
 
 use abide_api::engine::{duration, identifier};
 use abide_api::runs::{Link as LinkView, MakeLink};
 use abide_api::{Code, Problem};
 use abide_core::ids::{Digest, Path};
 use abide_core::run::command::{Actor, Ask, Command};
-use abide_core::time::Span;
-use abide_engine::reads::ApprovalView;
+use abide_core::time::{Span, Timestamp};
+use abide_engine::reads::{ApprovalView, DecisionView};
 use abide_engine::request::{Access, Link, Request, ToRun, What};
+use maud::{DOCTYPE, Markup, html};
+use serde_json::Value;
 
 use super::access::token;
 use super::call::{Answered, Call, Reply};
+use super::form::{self, Fault, Typed};
+use super::page::guarded;
+use super::serve::wants_page;
 
 const USUAL_LIFE: Span = Span::from_secs(7 * 86_400);
-const POLICY: &str = "default-src 'none'; style-src 'sha256-8ekn0a/8PGtsTq3pdQh9oYM/rzl0+e36o9Ple2NbOD0='; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+/// Longest comment that the page takes.
+const COMMENT: u32 = 1_000;
 
 /// `POST /v1/runs/{id}/approvals/{step}/links`
 pub async fn make(call: Call, asked: MakeLink) -> Answered {
@@ -46,63 +53,74 @@ pub async fn make(call: Call, asked: MakeLink) -> Answered {
     Ok(Reply::json(201, &LinkView { url, expires_at }))
 }
 
-/// The link of this page, if it still decides.
-async fn usable(call: &Call) -> Result<Link, Problem> {
+/// The link of this page.
+async fn find(call: &Call) -> Result<Link, Problem> {
     let hash = Digest::of(call.param("token").as_bytes());
     let link = call.api.engine.link(hash).await?;
-    let link = link.ok_or_else(|| Problem::new(Code::NotFound, "There is no such link."))?;
+    link.ok_or_else(|| {
+        Problem::new(Code::NotFound, "There is no such link. It may have been cut off when it was copied.")
+    })
+}
+
+/// Why a link decides nothing any more.
+fn spent(link: &Link, now: Timestamp) -> Option<Problem> {
     match link.used_at {
-        Some(at) => Err(Problem::new(Code::TokenUsed, format!("This link was used at {at}."))),
-        None if link.expires_at <= call.engine.clock().now() => {
-            Err(Problem::new(Code::TokenExpired, format!("This link expired at {}.", link.expires_at)))
+        Some(at) => Some(Problem::new(Code::TokenUsed, format!("This link was used at {}.", instant(at)))),
+        None if link.expires_at <= now => {
+            Some(Problem::new(Code::TokenExpired, format!("This link expired at {}.", instant(link.expires_at))))
         }
-        None => Ok(link),
+        None => None,
     }
 }
 
 /// `GET /links/{token}`
 pub async fn show(call: Call) -> Answered {
-    let link = match usable(&call).await {
+    let link = match find(&call).await {
         Ok(link) => link,
-        Err(problem) => return Ok(page(problem.status, &problem.title, &format!("<p>{}</p>", text(&problem.detail)))),
+        Err(problem) => return Ok(refusal(&problem)),
     };
     let engine = call.api.engine.in_namespace(link.namespace.clone());
-    let record = engine.run(&link.run_id).await?;
-    let Some(approval) = engine.approval(&link.run_id, &link.path).await? else {
-        return Ok(page(200, "Nothing to decide", &format!("<p>{}</p>", text(&record.summary))));
-    };
-    Ok(page(200, &approval.title, &question(&approval, &link.whom)))
+    if let Some(problem) = spent(&link, call.engine.clock().now()) {
+        return outcome(&call, &link, problem.status, &problem.title, &problem.detail).await;
+    }
+    match engine.approval(&link.run_id, &link.path).await? {
+        Some(approval) => Ok(ask(&call, 200, &approval, &link, &Answer::default())),
+        None => outcome(&call, &link, 200, "This was decided already", "").await,
+    }
 }
 
-fn question(approval: &ApprovalView, whom: &str) -> String {
-    let subject = approval.subject.as_deref().map(pretty).unwrap_or_default();
-    let deadline = approval.deadline.map(|at| format!("<p>Until {at}.</p>")).unwrap_or_default();
-    format!(
-        "<p>You decide as <b>{}</b> about step <b>{}</b> of <b>{}</b>.</p>{deadline}<pre>{}</pre>\
-         <form method=\"post\"><input type=\"hidden\" name=\"subject_digest\" value=\"{}\">\
-         <label>Comment <input name=\"comment\" maxlength=\"1000\"></label>\
-         <p><button name=\"decision\" value=\"approve\">Approve</button> \
-         <button name=\"decision\" value=\"reject\">Reject</button></p></form>",
-        text(whom),
-        text(approval.step_id.as_str()),
-        text(approval.workflow_id.as_str()),
-        text(&subject),
-        approval.subject_digest,
-    )
+/// What was typed and what is wrong with it.
+#[derive(Default)]
+struct Answer {
+    typed: Option<Typed>,
+    comment: String,
+    faults: Vec<Fault>,
+    refused: Option<String>,
 }
 
-fn pretty(json: &str) -> String {
-    let value = serde_json::from_str::<serde_json::Value>(json).ok();
-    value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| json.to_owned())
-}
-
-/// `POST /links/{token}`
+/// `POST /links/{token}`: a browser gets pages, a program problems.
 pub async fn decide(call: Call) -> Answered {
-    let link = usable(&call).await?;
-    let fields: Vec<(String, String)> =
+    let is_browser = wants_page(&call.headers);
+    let link = match find(&call).await {
+        Ok(link) => link,
+        Err(problem) if is_browser => return Ok(refusal(&problem)),
+        Err(problem) => return Err(problem),
+    };
+    let pairs: Vec<(String, String)> =
         form_urlencoded::parse(&call.body).map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
-    let field = |name: &str| fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-    let approve = match field("decision") {
+    match carry(&call, &link, &pairs).await {
+        Ok(said) => outcome(&call, &link, 200, said, "").await,
+        Err(problem) if is_browser => again(&call, &link, &pairs, problem).await,
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Decides, and says what was decided.
+async fn carry(call: &Call, link: &Link, pairs: &[(String, String)]) -> Result<&'static str, Problem> {
+    if let Some(problem) = spent(link, call.engine.clock().now()) {
+        return Err(problem);
+    }
+    let approve = match given(pairs, "decision") {
         Some("approve") => true,
         Some("reject") => false,
         _ => return Err(Problem::invalid("decision", "It is approve or reject.")),
@@ -111,76 +129,214 @@ pub async fn decide(call: Call) -> Answered {
         step_id: Some(link.path.clone()),
         by: link.whom.clone(),
         approve,
-        comment: field("comment").filter(|comment| !comment.is_empty()).map(Into::into),
-        form: None,
-        subject_digest: field("subject_digest").and_then(Digest::parse),
+        comment: given(pairs, "comment").filter(|comment| !comment.is_empty()).map(Into::into),
+        form: filled(call, link, pairs, approve).await?,
+        subject_digest: given(pairs, "subject_digest").and_then(Digest::parse),
         via: Some("link".into()),
     };
     let command = Command::new(Actor::user(link.whom.clone()), ask);
-    let to_run = ToRun { groups: link.groups, link: Some(link.token_hash), ..ToRun::new(link.run_id.clone(), command) };
+    let to_run =
+        ToRun { groups: link.groups.clone(), link: Some(link.token_hash), ..ToRun::new(link.run_id.clone(), command) };
     let what = What::Run(Box::new(to_run));
     call.api.engine.ask(Request { namespace: link.namespace.clone(), idempotency: None, what }).await?;
-    let record = call.api.engine.in_namespace(link.namespace).run(&link.run_id).await?;
-    let said = if approve { "Approved" } else { "Rejected" };
-    Ok(page(200, said, &format!("<p>{}</p>", text(&record.summary))))
+    Ok(if approve { "Approved" } else { "Rejected" })
 }
 
-/// Text of others is text, never markup.
-pub fn text(raw: &str) -> String {
-    let mut safe = String::with_capacity(raw.len());
-    for letter in raw.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            letter => safe.push(letter),
+fn given<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+/// The form as JSON, where there is one. Whoever says no need not fill it in.
+async fn filled(
+    call: &Call,
+    link: &Link,
+    pairs: &[(String, String)],
+    approve: bool,
+) -> Result<Option<abide_core::run::command::Json>, Problem> {
+    let engine = call.api.engine.in_namespace(link.namespace.clone());
+    let approval = engine.approval(&link.run_id, &link.path).await?;
+    let Some(schema) = approval.and_then(|approval| approval.form) else { return Ok(None) };
+    let typed = form::typed(pairs);
+    if !approve && !form::is_touched(&schema, &typed) {
+        return Ok(None);
+    }
+    match form::read(&schema, &typed) {
+        Ok(value) => Ok(Some(value.to_string().into())),
+        Err(faults) => {
+            let problem = Problem::new(Code::ValidationFailed, "Some fields are not as they must be.");
+            Err(faults
+                .iter()
+                .fold(problem, |problem, fault| problem.field(format!("/form{}", fault.pointer), fault.detail.clone())))
         }
     }
-    safe
 }
 
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:40rem;margin:3rem auto;padding:0 1rem}pre{background:#8882;padding:1rem;overflow:auto}button{font:inherit;padding:.5rem 1.5rem}@media(prefers-color-scheme:dark){body{background:#111;color:#eee}}";
-
-pub fn page(status: u16, title: &str, body: &str) -> Reply {
-    let title = text(title);
-    let html = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{body}</html>"
-    );
-    Reply::bytes(status, "text/html; charset=utf-8", html)
-        .header(hyper::header::CONTENT_SECURITY_POLICY, POLICY)
-        .header(hyper::header::REFERRER_POLICY, "no-referrer")
-        .header(hyper::header::CACHE_CONTROL, "no-store")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_policy_names_the_style_that_the_page_has() {
-        let hash = Digest::of(STYLE.as_bytes());
-        let named = POLICY.split("sha256-").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or_default();
-        assert_eq!(named, base64(&hash.0), "the page's style has changed: put its hash into the policy");
+/// The page after a refusal: what was typed stays. What was decided elsewhere is shown, and is no error.
+async fn again(call: &Call, link: &Link, pairs: &[(String, String)], problem: Problem) -> Answered {
+    let engine = call.api.engine.in_namespace(link.namespace.clone());
+    let Some(approval) = engine.approval(&link.run_id, &link.path).await? else {
+        return outcome(call, link, problem.status, "This was decided already", "").await;
+    };
+    if problem.is(Code::TokenUsed) || problem.is(Code::TokenExpired) {
+        return outcome(call, link, problem.status, &problem.title, &problem.detail).await;
     }
+    let fault = |error: &abide_api::FieldError| Fault {
+        pointer: error.pointer.strip_prefix("/form").unwrap_or(&error.pointer).to_owned(),
+        detail: error.detail.clone(),
+    };
+    let answer = Answer {
+        typed: Some(form::typed(pairs)),
+        comment: given(pairs, "comment").unwrap_or_default().to_owned(),
+        faults: problem.errors.iter().map(fault).collect(),
+        refused: Some(problem.detail.clone()),
+    };
+    Ok(ask(call, problem.status, &approval, link, &answer))
+}
 
-    fn base64(bytes: &[u8]) -> String {
-        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        let mut text = String::new();
-        for chunk in bytes.chunks(3) {
-            let group = chunk.iter().fold(0u32, |all, byte| (all << 8) | u32::from(*byte)) << (8 * (3 - chunk.len()));
-            for n in 0..4 {
-                let letter = LETTERS[(group >> (18 - 6 * n)) as usize & 63];
-                text.push(if n <= chunk.len() { char::from(letter) } else { '=' });
+/// What is to be decided, and the buttons that do.
+fn ask(call: &Call, status: u16, approval: &ApprovalView, link: &Link, answer: &Answer) -> Reply {
+    let now = call.engine.clock().now();
+    let body = html! {
+        p.eyebrow { "Approval" }
+        h1 { (approval.title) }
+        @if let Some(why) = &answer.refused { p.refused role="alert" { (why) } }
+        (facts(approval, link, now))
+        @if let Some(subject) = &approval.subject { section { h2 { "What is decided" } (subject_table(subject)) } }
+        form method="post" novalidate {
+            input type="hidden" name="subject_digest" value=(approval.subject_digest);
+            @if let Some(schema) = &approval.form { (form::render(schema, answer.typed.as_ref(), &answer.faults)) }
+            div.field {
+                label for="comment" { "Comment" span.faint { " optional" } }
+                textarea #comment name="comment" rows="2" maxlength=(COMMENT) { "\n" (answer.comment) }
+            }
+            div.actions {
+                button.primary name="decision" value="approve" { "Approve" }
+                button.danger name="decision" value="reject" { "Reject" }
             }
         }
-        text
-    }
+    };
+    page_of(status, &approval.title, &body)
+}
 
-    #[test]
-    fn text_of_others_is_never_markup() {
-        assert_eq!(text("<script>'\"&"), "&lt;script&gt;&#39;&quot;&amp;");
+fn facts(approval: &ApprovalView, link: &Link, now: Timestamp) -> Markup {
+    let who = match approval.approvers.as_slice() {
+        [] => "anybody who may approve".to_owned(),
+        names => names.join(", "),
+    };
+    html! {
+        dl.facts {
+            div { dt { "You decide as" } dd { (link.whom) } }
+            div { dt { "Deadline" } dd { (deadline(approval, now)) } }
+            div { dt { "Who may decide" } dd { (who)
+                @if approval.quorum > 1 { br; span.faint { (approval.given) " of " (approval.quorum) " have approved" } } } }
+            div { dt { "Step" } dd { (approval.step_id) " of " (approval.workflow_id) } }
+            div { dt { "Run" } dd { code { (approval.run_id) } } }
+            div { dt { "Digest of the subject" } dd { code.digest title=(approval.subject_digest) { (approval.subject_digest) } } }
+        }
+        @if !approval.decisions.is_empty() { (decided(&approval.decisions)) }
     }
+}
+
+/// Until when, and what happens then.
+fn deadline(approval: &ApprovalView, now: Timestamp) -> Markup {
+    let Some(at) = approval.deadline else { return html! { "none" } };
+    let left = if at > now { format!("in {}", at.since(now)) } else { format!("{} ago", now.since(at)) };
+    html! {
+        time datetime=(at) { (instant(at)) } " (" (left) ")"
+        @if let Some(then) = &approval.at_deadline { br; span.faint { "then " (then) } }
+    }
+}
+
+fn decided(decisions: &[DecisionView]) -> Markup {
+    html! {
+        ul.decisions {
+            @for one in decisions {
+                li {
+                    strong { (one.by) } @if one.approve { " approved" } @else { " rejected" }
+                    ", " time datetime=(one.at) { (instant(one.at)) }
+                    @if let Some(comment) = &one.comment { br; span.soft { "“" (comment) "”" } }
+                }
+            }
+        }
+    }
+}
+
+/// An object of simple values as a table, anything else as JSON.
+fn subject_table(json: &str) -> Markup {
+    let value = serde_json::from_str::<Value>(json).unwrap_or_else(|_| Value::from(json));
+    let is_simple = |value: &Value| !value.is_object() && !value.is_array();
+    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match &value {
+        Value::Object(fields) if !fields.is_empty() && fields.len() <= 40 => html! {
+            dl.subject {
+                @for (name, value) in fields {
+                    div { dt { (name) } dd {
+                        @if is_simple(value) { (shown(value)) } @else { pre { (pretty(value)) } }
+                    } }
+                }
+            }
+        },
+        value => html! { pre { (pretty(value)) } },
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// What became of it.
+async fn outcome(call: &Call, link: &Link, status: u16, title: &str, detail: &str) -> Answered {
+    let engine = call.api.engine.in_namespace(link.namespace.clone());
+    let record = engine.run(&link.run_id).await?;
+    let decisions = engine.decisions(&link.run_id, &link.path).await?;
+    let body = html! {
+        p.eyebrow { "Approval" }
+        h1 { (title) }
+        @if !detail.is_empty() { p.soft { (detail) } }
+        (decided(&decisions))
+        dl.facts {
+            div { dt { "Step" } dd { (link.path) " of " (record.workflow_id) } }
+            div { dt { "Run" } dd { code { (link.run_id) } } }
+        }
+        p.summary { (record.summary) }
+    };
+    Ok(page_of(status, title, &body))
+}
+
+/// A refusal as a page.
+pub fn refusal(problem: &Problem) -> Reply {
+    page_of(problem.status, &problem.title, &html! { h1 { (problem.title) } p.soft { (problem.detail) } })
+}
+
+/// To the second: nobody decides by microseconds.
+fn instant(at: Timestamp) -> String {
+    let text = at.to_string();
+    let text = text.split('.').next().unwrap_or(&text).trim_end_matches('Z').replace('T', " ");
+    format!("{text} UTC")
+}
+
+/// A page that needs no script, in the UI's own type and colours.
+pub fn page_of(status: u16, title: &str, body: &Markup) -> Reply {
+    let html = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="robots" content="noindex";
+                title { (title) }
+                link rel="icon" href="/ui/icon.svg" type="image/svg+xml";
+                link rel="stylesheet" href="/ui/css/base.css";
+                link rel="stylesheet" href="/ui/css/parts.css";
+                link rel="stylesheet" href="/ui/css/page.css";
+            }
+            body.page {
+                header { img src="/ui/icon.svg" alt="" width="24" height="24"; span { "Abide" } }
+                main { (body) }
+            }
+        }
+    };
+    guarded(Reply::bytes(status, "text/html; charset=utf-8", html.into_string()))
+        .header(hyper::header::CACHE_CONTROL, "no-store")
 }

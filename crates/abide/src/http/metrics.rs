@@ -110,17 +110,19 @@ async fn queues(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(),
         let labels = [("namespace", namespace), ("queue", queue.queue.as_str())];
         text.value("abide_queue_listeners", &labels, queue.listeners.len() as f64);
     }
-    text.about("abide_handler_depth", "gauge", "Tasks that wait for a worker, by handler.");
-    for (queue, handler) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
-        let labels =
-            [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
-        text.value("abide_handler_depth", &labels, handler.depth as f64);
-    }
-    text.about("abide_handler_listeners", "gauge", "Workers that have asked lately for a handler that tasks wait for.");
-    for (queue, handler) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
-        let labels =
-            [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", handler.handler.as_str())];
-        text.value("abide_handler_listeners", &labels, handler.listeners as f64);
+    type Read = fn(&abide_engine::reads::HandlerView) -> f64;
+    let of_handlers: [(&str, &str, Read); 2] = [
+        ("abide_handler_depth", "Tasks that wait for a worker, by handler.", |one| one.depth as f64),
+        ("abide_handler_listeners", "Workers that have asked lately for a handler that tasks wait for.", |one| {
+            one.listeners as f64
+        }),
+    ];
+    for (name, about, read) in of_handlers {
+        text.about(name, "gauge", about);
+        for (queue, one) in queues.iter().flat_map(|queue| queue.handlers.iter().map(move |one| (queue, one))) {
+            let labels = [("namespace", namespace), ("queue", queue.queue.as_str()), ("handler", one.handler.as_str())];
+            text.value(name, &labels, read(one));
+        }
     }
     Ok(())
 }

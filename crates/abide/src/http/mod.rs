@@ -9,6 +9,7 @@ mod causes;
 mod connections;
 mod document;
 mod filter;
+mod form;
 mod graph;
 mod layout;
 mod link;

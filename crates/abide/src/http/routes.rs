@@ -160,6 +160,7 @@ pub fn table() -> Vec<Route> {
         post::<run::Decide, _, _>("/v1/runs/{run_id}/approve", DECIDE, &[(200, "run")], "A person says yes.", approvals::approve),
         post::<run::Decide, _, _>("/v1/runs/{run_id}/reject", DECIDE, &[(200, "run")], "A person says no.", approvals::reject),
         post::<run::MakeLink, _, _>("/v1/runs/{run_id}/approvals/{step_id}/links", OPERATE, &[(201, "link")], "A one-time page on which somebody decides.", link::make),
+        get("/v1/runs/{run_id}/approvals/{step_id}", READ, &[(200, "approval")], "One decision: whether it still waits, and what was decided.", approvals::one),
         get("/v1/approvals", READ, &[(200, "approvals")], "Decisions that wait for people, the most urgent first.", approvals::inbox).query(&["limit"]),
         get("/links/{token}", Allowed::Anybody, &[(200, "page")], "The page of a one-time link. Looking changes nothing.", link::show),
         without_body(Method::POST, "/links/{token}", Allowed::Anybody, &[(200, "page")], "Decides, once.", link::decide),

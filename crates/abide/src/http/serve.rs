@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::call::{Answered, Body, Call, Reply, Who, idempotency};
 use super::routes::{Allowed, Found, Route, Takes};
-use super::{Api, locked, session};
+use super::{Api, link, locked, session};
 
 /// Until when headers must be there; also how long a connection may rest between requests.
 const HEADER_TIME: Duration = Duration::from_secs(10);
@@ -234,6 +234,8 @@ fn finish(reply: Reply, request_id: &str) -> Response<Body> {
         headers.insert(HeaderName::from_static("request-id"), value);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Pages of others may not even embed what they could not read.
+    headers.insert(HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if matches!(reply.status, 400 | 413 | 408) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -270,7 +272,11 @@ async fn handle(api: Arc<Api>, from: IpAddr, request: Request<Incoming>) -> (Ans
             let problem = Problem::new(Code::MethodNotAllowed, detail).with("allow", allow.clone());
             return (Ok(Reply::problem(problem).header(header::ALLOW, allow)), "");
         }
-        Found::Nothing => return (Err(Problem::new(Code::NotFound, "There is nothing at this path.")), ""),
+        Found::Nothing => {
+            let problem = Problem::new(Code::NotFound, "There is nothing at this path.");
+            // Somebody who mistyped an address in a browser reads a page, not JSON.
+            return (if wants_page(&parts.headers) { Ok(link::refusal(&problem)) } else { Err(problem) }, "");
+        }
     };
     let prepared = prepare(&api, from, route, &parts.method, &path, &parts.headers, body).await;
     let (who, body, idempotency) = match prepared {
@@ -373,17 +379,7 @@ enum By {
 
 fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<(Who, By), Problem> {
     let Allowed::Roles(roles) = route.allowed else { return Ok((Who::anybody(), By::Nothing)) };
-    let (who, by) = match headers.get(header::AUTHORIZATION) {
-        Some(given) => (admit_key(api, given.to_str().unwrap_or_default())?, By::Key),
-        None if !api.keys.is_used() => return Ok((Who::anybody(), By::Nothing)),
-        None => {
-            let admitted = session::token_of(headers)
-                .and_then(|token| api.sessions.admit(&api.keys, token, api.engine.clock().now()));
-            let missing =
-                || Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`, or log in.");
-            (admitted.ok_or_else(missing)?, By::Session)
-        }
-    };
+    let (who, by) = know(api, headers)?;
     if !roles.contains(&who.role) {
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let detail = format!("A key with role {} may not do this; these may: {roles}.", who.role.as_str());
@@ -392,8 +388,32 @@ fn admit(api: &Arc<Api>, route: &Route, headers: &HeaderMap) -> Result<(Who, By)
     Ok((who, by))
 }
 
-fn admit_key(api: &Arc<Api>, text: &str) -> Result<Who, Problem> {
-    let key = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("bearer ")).unwrap_or_default();
+/// Who sends such headers.
+fn know(api: &Arc<Api>, headers: &HeaderMap) -> Result<(Who, By), Problem> {
+    match headers.get(header::AUTHORIZATION) {
+        Some(given) => {
+            let text = given.to_str().unwrap_or_default();
+            let key = text.strip_prefix("Bearer ").or_else(|| text.strip_prefix("bearer ")).unwrap_or_default();
+            Ok((admit_key(api, key)?, By::Key))
+        }
+        None if !api.keys.is_used() => Ok((Who::anybody(), By::Nothing)),
+        None => {
+            let admitted = session::token_of(headers)
+                .and_then(|token| api.sessions.admit(&api.keys, token, api.engine.clock().now()));
+            let missing =
+                || Problem::new(Code::Unauthenticated, "Send a key as `Authorization: Bearer KEY`, or log in.");
+            Ok((admitted.ok_or_else(missing)?, By::Session))
+        }
+    }
+}
+
+/// Whether whoever sent such headers is still let in: a stream outlives neither its session nor its key.
+pub fn is_still_known(api: &Arc<Api>, headers: &HeaderMap) -> bool {
+    know(api, headers).is_ok()
+}
+
+/// Whose key this is; that it was used is remembered.
+pub fn admit_key(api: &Arc<Api>, key: &str) -> Result<Who, Problem> {
     let (who, used) = api.keys.admit(key.trim(), api.engine.clock().now())?;
     if let Some(key_id) = used {
         let (engine, namespace) = (api.engine.clone(), who.namespace.clone());
@@ -404,6 +424,14 @@ fn admit_key(api: &Arc<Api>, text: &str) -> Result<Who, Problem> {
         });
     }
     Ok(who)
+}
+
+/// Whether a person in front of a browser asks.
+pub fn wants_page(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"))
 }
 
 fn check_accept(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {

@@ -14,6 +14,7 @@ use hyper::{HeaderMap, Method};
 use super::access::{KeyRing, token};
 use super::call::{Answered, Call, Reply, Who};
 use super::locked;
+use super::serve::admit_key;
 
 /// A session that nothing used for so long is over.
 const IDLE: Span = Span::from_secs(12 * 3_600);
@@ -121,7 +122,7 @@ pub fn token_of(headers: &HeaderMap) -> Option<&str> {
 
 /// `Secure` always: Chromium and Firefox take such cookies over plain http from this machine itself (localhost, 127.0.0.1
 /// and [::1] count as trustworthy), and from nowhere else, which is what is wanted. Over plain http from another machine
-/// the browser drops it; the login screen notices and says that https is needed.
+/// (in Safari also from this one) the browser drops it; the login screen notices and says that https is needed.
 fn cookie(headers: &HeaderMap, token: &str, seconds: u64) -> String {
     format!("{}={token}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Lax", cookie_name(headers))
 }
@@ -166,8 +167,7 @@ pub async fn log_in(call: Call, asked: LogIn) -> Answered {
         return Err(Problem::new(Code::BadRequest, "No keys are used here: nobody needs a session."));
     }
     api.sessions.may_try(call.from, now)?;
-    let admitted = api.keys.admit(asked.key.trim(), now);
-    let (who, _) = admitted.inspect_err(|_| api.sessions.failed(call.from, now))?;
+    let who = admit_key(api, asked.key.trim()).inspect_err(|_| api.sessions.failed(call.from, now))?;
     // A session that came with the request ends here: whoever knew its token gains nothing from this login.
     if let Some(old) = token_of(&call.headers) {
         api.sessions.end(old);

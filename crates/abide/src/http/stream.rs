@@ -86,6 +86,34 @@ fn last_event_id(call: &Call) -> Option<String> {
     Some(call.headers.get("last-event-id")?.to_str().ok()?.to_owned())
 }
 
+/// How often a stream looks whether its reader may still read.
+const RIGHT_EVERY: Duration = Duration::from_secs(5);
+
+/// When a stream ends by itself.
+struct Until {
+    api: Arc<Api>,
+    headers: hyper::HeaderMap,
+    stopping: tokio::sync::watch::Receiver<bool>,
+    look: tokio::time::Interval,
+}
+
+impl Until {
+    fn of(call: &Call) -> Until {
+        let look = tokio::time::interval(RIGHT_EVERY);
+        Until { api: call.api.clone(), headers: call.headers.clone(), stopping: call.api.stopping(), look }
+    }
+
+    /// The server stops, or the reader's key or session is over.
+    async fn over(&mut self) {
+        loop {
+            tokio::select! {
+                () = super::stopped(&mut self.stopping) => return,
+                _ = self.look.tick() => if !super::serve::is_still_known(&self.api, &self.headers) { return },
+            }
+        }
+    }
+}
+
 /// Ends the stream when the reader is gone or too slow.
 struct Out(Sender<Bytes, std::convert::Infallible>);
 
@@ -116,7 +144,7 @@ pub async fn of_run(call: Call) -> Answered {
     let record = call.engine.run(&run_id).await?;
     let place = Place::enter(&call.api)?;
     let (sender, channel) = Channel::new(BUFFERED);
-    let (engine, stopping) = (call.engine.clone(), call.api.stopping());
+    let (engine, until) = (call.engine.clone(), Until::of(&call));
     tokio::spawn(async move {
         let _place = place;
         let mut out = Out(sender);
@@ -130,7 +158,7 @@ pub async fn of_run(call: Call) -> Answered {
         if record.state.is_terminal() {
             return;
         }
-        watch_run(out, engine, run_id, sent, watched, stopping).await;
+        watch_run(out, engine, run_id, sent, watched, until).await;
     });
     Ok(opened(channel))
 }
@@ -140,14 +168,7 @@ struct Watched {
     said: broadcast::Receiver<Said>,
 }
 
-async fn watch_run(
-    mut out: Out,
-    engine: Engine,
-    run_id: RunId,
-    mut sent: u64,
-    mut watched: Watched,
-    mut stopping: tokio::sync::watch::Receiver<bool>,
-) {
+async fn watch_run(mut out: Out, engine: Engine, run_id: RunId, mut sent: u64, mut watched: Watched, mut until: Until) {
     let mut told_at = Timestamp::default();
     loop {
         let go_on = tokio::select! {
@@ -181,7 +202,7 @@ async fn watch_run(
                 _ => true,
             },
             () = tokio::time::sleep(QUIET) => out.send(": still here\n\n".into()).await,
-            () = super::stopped(&mut stopping) => false,
+            () = until.over() => false,
         };
         if !go_on {
             return;
@@ -202,10 +223,10 @@ pub async fn of_filter(call: Call) -> Answered {
     let feed = call.engine.follow(after);
     let place = Place::enter(&call.api)?;
     let (sender, channel) = Channel::new(BUFFERED);
-    let (engine, stopping) = (call.engine.clone(), call.api.stopping());
+    let (engine, until) = (call.engine.clone(), Until::of(&call));
     tokio::spawn(async move {
         let _place = place;
-        watch_all(Out(sender), engine, filter, feed, stopping).await;
+        watch_all(Out(sender), engine, filter, feed, until).await;
     });
     Ok(opened(channel))
 }
@@ -214,13 +235,7 @@ fn position(text: &str) -> Option<i64> {
     i64::from_str_radix(text.strip_prefix('p')?, 16).ok().filter(|position| *position >= 0)
 }
 
-async fn watch_all(
-    mut out: Out,
-    engine: Engine,
-    filter: Filter,
-    mut feed: abide_engine::feed::Feed,
-    mut stopping: tokio::sync::watch::Receiver<bool>,
-) {
+async fn watch_all(mut out: Out, engine: Engine, filter: Filter, mut feed: abide_engine::feed::Feed, mut until: Until) {
     // Said aloud and not as a comment, because pages never see those: they tell a quiet stream from a dead one by it.
     if !out.event("here", None, &json!({ "at": engine.clock().now() })).await {
         return;
@@ -248,7 +263,7 @@ async fn watch_all(
                 Ok(Followed::End) | Err(_) => false,
             },
             () = tokio::time::sleep(QUIET) => out.event("here", None, &json!({ "at": engine.clock().now() })).await,
-            () = super::stopped(&mut stopping) => false,
+            () = until.over() => false,
         };
         if !go_on {
             return;

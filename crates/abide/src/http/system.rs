@@ -6,7 +6,7 @@ use abide_core::time::Span;
 use serde_json::json;
 
 use super::call::{Answered, Call, Reply};
-use super::link::{page, text};
+use super::link::page_of;
 
 /// The engine commits at least once a second.
 const NOT_READY_AFTER: Span = Span::from_secs(4);
@@ -29,8 +29,13 @@ pub async fn ready(call: Call) -> Answered {
 pub async fn problem(call: Call) -> Answered {
     let missing = || Problem::new(Code::NotFound, "There is no such problem.");
     let code = Code::parse(call.param("code")).ok_or_else(missing)?;
-    let body = format!("<p><code>{}</code>, status {}</p><p>{}</p>", code.as_str(), code.status(), text(code.means()));
-    Ok(page(200, code.title(), &body))
+    let body = maud::html! {
+        p.eyebrow { "Problem" }
+        h1 { (code.title()) }
+        p { (code.means()) }
+        p.faint { code { (code.as_str()) } ", status " (code.status()) }
+    };
+    Ok(page_of(200, code.title(), &body))
 }
 
 pub async fn queues(call: Call) -> Answered {

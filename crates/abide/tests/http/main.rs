@@ -4,7 +4,10 @@
 
 mod access;
 mod bad_input;
+mod link;
 mod scenario;
+mod screens;
+mod session;
 mod stage;
 mod streams;
 mod traces;

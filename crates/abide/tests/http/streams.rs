@@ -25,7 +25,7 @@ impl Stream {
         Stream(reader)
     }
 
-    /// The next event: its name, its id, what it says. None at the end.
+    /// The next event: its name, its id, what it says. None at the end. That the stream is alive is no news.
     fn next(&mut self) -> Option<(String, String, Value)> {
         let (mut name, mut id) = (String::new(), String::new());
         loop {
@@ -38,7 +38,9 @@ impl Stream {
             } else if let Some(rest) = line.strip_prefix("id: ") {
                 id = rest.trim().into();
             } else if let Some(rest) = line.strip_prefix("data: ") {
-                return Some((name, id, serde_json::from_str(rest.trim()).expect("JSON")));
+                if name != "here" {
+                    return Some((name, id, serde_json::from_str(rest.trim()).expect("JSON")));
+                }
             }
         }
     }

@@ -92,8 +92,7 @@ pub fn timeline(
     now: Timestamp,
 ) -> Timeline {
     let began_at = log.first().map_or(now, |event| event.at);
-    let mut reading =
-        Reading { began_at, definition, states, rows: Vec::new(), places: BTreeMap::new(), left_out: 0 };
+    let mut reading = Reading { began_at, definition, states, rows: Vec::new(), places: BTreeMap::new(), left_out: 0 };
     let mut entered = Vec::new();
     let mut ended_at = None;
     for event in log {
@@ -106,7 +105,15 @@ pub fn timeline(
         }
     }
     let Reading { rows, left_out, .. } = reading;
-    Timeline { began_at, ended_at, now, states: entered, rows, left_out, as_of_seq: log.last().map_or(0, |one| one.seq) }
+    Timeline {
+        began_at,
+        ended_at,
+        now,
+        states: entered,
+        rows,
+        left_out,
+        as_of_seq: log.last().map_or(0, |one| one.seq),
+    }
 }
 
 struct Reading<'a> {

@@ -42,21 +42,16 @@ pub(super) fn add(db: &Db, position: i64, added: &Added) -> Stored {
     Ok(())
 }
 
-/// Metric, of what, count and times: what is known of one workflow, or of all together.
-pub fn rows(
-    db: &Db,
-    namespace: &Namespace,
-    workflow: Option<&WorkflowId>,
-) -> Stored<Vec<(String, String, u64, Histogram)>> {
+/// Metric, of what, count and times.
+pub type Counted = (String, String, u64, Histogram);
+
+/// What is known of one workflow, or of all together.
+pub fn rows(db: &Db, namespace: &Namespace, workflow: Option<&WorkflowId>) -> Stored<Vec<Counted>> {
     Ok(rows_of(db, namespace, workflow)?.into_iter().map(|(_, row)| row).collect())
 }
 
 /// The same rows, each with its workflow.
-pub fn rows_of(
-    db: &Db,
-    namespace: &Namespace,
-    workflow: Option<&WorkflowId>,
-) -> Stored<Vec<(WorkflowId, (String, String, u64, Histogram))>> {
+pub fn rows_of(db: &Db, namespace: &Namespace, workflow: Option<&WorkflowId>) -> Stored<Vec<(WorkflowId, Counted)>> {
     let text = "
         select metric, of, count, histogram, workflow_id from insights
         where  namespace = ?1 and workflow_id = coalesce(?2, workflow_id)";

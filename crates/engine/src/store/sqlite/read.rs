@@ -130,20 +130,30 @@ pub fn depth(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<(u64, Opti
     Ok((count as u64, load::instant(oldest)))
 }
 
-/// The same for each handler of a queue; whether it is that of coded bodies comes with it.
-pub fn depth_by_handler(
-    db: &Db,
-    namespace: &Namespace,
-    queue: &Queue,
-) -> Stored<Vec<(Handler, bool, u64, Option<Timestamp>)>> {
+/// What waits in a queue for one handler.
+#[derive(Debug)]
+pub struct Waiting {
+    pub handler: Handler,
+    /// Of a coded body: only who names the handler is offered it.
+    pub is_body: bool,
+    pub depth: u64,
+    pub oldest_at: Option<Timestamp>,
+}
+
+/// The same for each handler of a queue.
+pub fn depth_by_handler(db: &Db, namespace: &Namespace, queue: &Queue) -> Stored<Vec<Waiting>> {
     let text = "
         select handler, max(body), count(*), min(issued_at)
         from   (select handler, body, issued_at from ready_tasks where namespace = ?1 and queue = ?2 limit 10000)
         group  by handler";
     let mut statement = db.prepare_cached(text)?;
     let rows = statement.query_map([namespace.as_str(), queue.as_str()], |row| {
-        let oldest = load::instant(row.get(3)?);
-        Ok((Handler::new(row.get::<_, String>(0)?), row.get(1)?, row.get::<_, i64>(2)? as u64, oldest))
+        Ok(Waiting {
+            handler: Handler::new(row.get::<_, String>(0)?),
+            is_body: row.get(1)?,
+            depth: row.get::<_, i64>(2)? as u64,
+            oldest_at: load::instant(row.get(3)?),
+        })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
