@@ -169,7 +169,7 @@ function byHandler(of) {
   const rows = Object.entries(of.handlers).sort((one, other) => other[1].issued - one[1].issued);
   return figure({
     title: "Tasks, by handler",
-    note: "The dark part was issued again, because an attempt before had not succeeded.",
+    note: "The part on the left was issued again, because an attempt before had not succeeded.",
     drawing: rows.length ? bars(rows.map(([handler, one]) => ({ name: handler, value: one.issued, part: one.again, shown: one.again ? `${whole(one.issued)}, ${whole(one.again)} again` : whole(one.issued) })), { tone: "go" }) : h("p", { class: "faint plot-none" }, "No task was issued yet."),
     columns: ["Handler", "Issued", "Again"],
     rows: rows.map(([handler, one]) => [handler, whole(one.issued), whole(one.again)]),
