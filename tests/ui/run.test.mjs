@@ -308,6 +308,54 @@ test("data and graph show what the API has", async () => {
   await done(page);
 });
 
+test("the keyboard alone looks around and acts", async () => {
+  const { page } = await reached("formed", "waiting_on_approval");
+  await page.locator(".tl-row").first().waitFor();
+  await page.keyboard.press("]");
+  await page.waitForURL(/tab=graph/);
+  await page.keyboard.press("[");
+  await page.keyboard.press("a");
+  await page.getByLabel("Who decides").waitFor();
+  await page.keyboard.press("Escape");
+  await page.locator("dialog").waitFor({ state: "detached" });
+  assert.equal(await shownState(page), "waiting_on_approval", "Escape decides nothing");
+  await page.keyboard.press("a");
+  await page.getByLabel("Who decides").fill("ben");
+  await page.keyboard.press("Tab");
+  await page.keyboard.type("3");
+  await page.keyboard.press("Enter");
+  await sees(page, "succeeded");
+  await done(page);
+});
+
+for (const [name, options] of [["narrow", { viewport: { width: 380, height: 800 } }], ["dark", { colorScheme: "dark" }]]) {
+  test(`every view of a run is whole when it is ${name}`, async () => {
+    const { run_id: id } = await server.run("flaky");
+    await server.in(id, "retry_scheduled");
+    const other = await browser.newContext(options);
+    const page = await open(other, server.url);
+    await page.locator(".row").first().waitFor();
+    await whole(page, name);
+    for (const [view, there] of [["timeline", ".tl-row"], ["graph", ".node"], ["events", ".ev-row"], ["data", ".output"], ["explain", ".chain-link"]]) {
+      await page.goto(`${server.url}/runs/${id}?tab=${view}`);
+      await page.locator(there).first().waitFor();
+      await whole(page, `${name} ${view}`);
+    }
+    assert.deepEqual(page.wrong, []);
+    await other.close();
+  });
+}
+
+/** Nothing sticks out to the side, and the colours are those that the system asks for. */
+async function whole(page, what) {
+  const seen = await page.evaluate(() => {
+    const [red] = getComputedStyle(document.documentElement).backgroundColor.match(/\d+/g).map(Number);
+    return { over: document.documentElement.scrollWidth - innerWidth, red, dark: matchMedia("(prefers-color-scheme: dark)").matches };
+  });
+  assert.ok(seen.over <= 0, `${what} is ${seen.over} px too wide`);
+  assert.equal(seen.red < 60, seen.dark, `${what} has the background of its scheme`);
+}
+
 test("eight tabs stay live with one stream, and the next tab takes over", async () => {
   const many = await browser.newContext();
   const streams = [];

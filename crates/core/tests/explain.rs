@@ -30,3 +30,6 @@ mod people;
 
 #[path = "explain/random.rs"]
 mod random;
+
+#[path = "explain/times.rs"]
+mod times;

@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod link;
+mod runs;
 mod scenario;
 mod screens;
 mod session;

@@ -4,6 +4,7 @@
 
 import { h } from "./dom.js";
 import { icon } from "../parts/icons.js";
+import { dismissable } from "../parts/menu.js";
 import { toast } from "../parts/toast.js";
 
 /**
@@ -88,11 +89,5 @@ export function copyMenu(label, ways) {
     list.replaceChildren(...ways().map(({ title, text }) =>
       h("li", null, h("button", { type: "button", class: "quiet", on: { click: () => { details.open = false; void copyText(text, title); } } }, title))));
   });
-  details.addEventListener("focusout", (event) => {
-    if (!(event.relatedTarget instanceof Node && details.contains(event.relatedTarget))) details.open = false;
-  });
-  details.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") details.open = false;
-  });
-  return details;
+  return dismissable(details);
 }

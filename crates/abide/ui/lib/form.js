@@ -99,15 +99,20 @@ function group(schema, pointer, name, required, start, depth) {
       const known = new Set(fields.map(({ key }) => key));
       /** @type {{ [key: string]: Json }} */
       const value = Object.fromEntries(Object.entries(held).filter(([key]) => !known.has(key)));
-      let some = Object.keys(value).length > 0;
+      let some = required || Object.keys(value).length > 0;
+      /** @type {Fault[]} */
+      const own = [];
       for (const { key, field } of fields) {
-        const one = field.read(faults);
-        if (one !== undefined) {
-          value[key] = one;
-          some = true;
-        }
+        const one = field.read(own);
+        if (one === undefined) continue;
+        value[key] = one;
+        // A box that is not ticked is not yet an answer.
+        some ||= one !== false;
       }
-      return some || required ? value : undefined;
+      // A group that may be left out and was left empty is not missing anything.
+      if (!some) return undefined;
+      faults.push(...own);
+      return value;
     },
     mark: (at, detail) => fields.some(({ field }) => field.mark(at, detail)),
   };

@@ -9,6 +9,7 @@ import { asCli, asCurl, copyMenu } from "../lib/copy.js";
 import { openDialog } from "./dialog.js";
 import { toast } from "./toast.js";
 import { icon } from "./icons.js";
+import { dismissable } from "./menu.js";
 
 /**
  * @callback Done
@@ -28,7 +29,7 @@ export function actionBar(run, actions, done, options = {}) {
   const list = h("ul", { class: "menu-list" }, rest.map((action) => h("li", null, actionButton(run, action, done, "quiet"))));
   return h("div", { class: "actions" },
     first.map((action, at) => actionButton(run, action, done, at === 0 && !action.danger ? "primary" : "")),
-    rest.length > 0 && h("details", { class: "menu" }, h("summary", { class: "button" }, icon("more"), `${rest.length} more`), list));
+    rest.length > 0 && dismissable(h("details", { class: "menu" }, h("summary", { class: "button" }, icon("more"), `${rest.length} more`), list)));
 }
 
 /**

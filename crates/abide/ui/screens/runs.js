@@ -6,7 +6,7 @@ import { fill, h } from "../lib/dom.js";
 import { get, withQuery } from "../lib/api.js";
 import { bind } from "../lib/keys.js";
 import { navigate, setPageTitle } from "../lib/router.js";
-import { setWhen, when } from "../lib/time.js";
+import { onTick, setWhen, when } from "../lib/time.js";
 import { asCurl, copyMenu, quoted } from "../lib/copy.js";
 import { virtualList } from "../parts/list.js";
 import { empty, loading, refused } from "../parts/rest.js";
@@ -24,6 +24,8 @@ const FIRST = 40;
 const MORE = 100;
 /** How often a busy list is read again at most. */
 const READ_EVERY = 1_500;
+/** How often a quiet one is: sentences with a time in them grow old, and heartbeats are not events. */
+const REREAD_EVERY = 20_000;
 
 /** @param {HTMLElement} place @param {Visit} visit @returns {Mounted} */
 export function mount(place, visit) {
@@ -55,6 +57,9 @@ class RunList {
       { keys: "enter", about: "Open the run", act: () => this.open() },
       { keys: "/", about: "Filter", act: () => this.filters.focus() },
     ]);
+    this.stopTicking = onTick(() => {
+      if (this.runs.length && Date.now() - this.readAt > REREAD_EVERY) void this.refreshTop();
+    });
     fill(place, this.head(), presetTabs(this.query), this.filters.element, this.causes.element, this.note, columns(), this.body);
     void this.load();
   }
@@ -243,6 +248,7 @@ class RunList {
   unmount() {
     this.reading.abort();
     clearTimeout(this.timer);
+    this.stopTicking();
     this.causes.stop();
     this.list.stop();
     this.unbind();

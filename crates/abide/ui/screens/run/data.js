@@ -130,7 +130,7 @@ async function showStep(place, listed, context) {
     const named = [...step.resources.map((one) => (one.url ? h("a", { href: one.url }, `${one.type} ${one.id}`) : `${one.type} ${one.id}`)), ...step.receipts.map((one) => `${one.name ?? "receipt"} ${one.external_id ?? ""}`)];
     fill(place,
       step.input !== undefined && step.input !== null && [h("h3", null, "Input"), tree(step.input)],
-      h("h3", null, "Output"),
+      h("div", { class: "output-head" }, h("h3", null, "Output"), h("a", { class: "button quiet", href: path, download: `${listed.step_id}.json` }, icon("download"), "Download the step")),
       hidden ? h("p", { class: "soft" }, `${size(step.output_ref?.size ?? 0)} are not shown here. SHA-256 `, h("code", null, step.output_ref?.digest ?? "")) : step.output === null ? h("p", { class: "soft" }, "None.") : tree(step.output),
       named.length > 0 && [h("h3", null, "Created"), h("ul", null, named.map((one) => h("li", null, one)))],
       step.failure && [h("h3", null, "Failure"), h("p", null, step.failure.message)]);
