@@ -60,8 +60,8 @@ try {
 async function take(context, name, path, there) {
   const page = await open(context, server.url + path);
   await page.locator(there).first().waitFor();
-  await page.waitForLoadState("networkidle", { timeout: 2_000 }).catch(() => {});
-  await page.waitForTimeout(250);
+  // Numbers and graphs come a moment after the first rows; the stream never rests, so that nothing else can be waited for.
+  await page.waitForTimeout(600);
   await page.screenshot({ path: `${FOLDER}${name}.png` });
   for (const fault of page.wrong) console.error(`${name}: ${fault}`);
   await page.close();

@@ -26,7 +26,7 @@
 
 /** @import { Command, Mounted, Screen, Session, Visit } from "./lib/types.js" */
 
-import { fill, h } from "./lib/dom.js";
+import { fill } from "./lib/dom.js";
 import { get, onSessionEnd, setSession } from "./lib/api.js";
 import { onRecords, onResync, resync, startLive } from "./lib/live.js";
 import { bind, startKeys } from "./lib/keys.js";
@@ -167,10 +167,19 @@ function match(pattern, path) {
   const params = {};
   for (const [at, part] of wanted.entries()) {
     const text = given[at] ?? "";
-    if (part.startsWith("{")) params[part.slice(1, -1)] = decodeURIComponent(text);
+    if (part.startsWith("{")) params[part.slice(1, -1)] = decoded(text);
     else if (part !== text) return null;
   }
   return params;
+}
+
+/** Somebody may have typed the address. @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 const GO = /** @type {const} */ ([

@@ -44,7 +44,7 @@ const OWN = { "Abide-Csrf": "1" };
  * Reads.
  * @template T
  * @param {string} path
- * @param {{ signal?: AbortSignal, quiet?: boolean }} [options]
+ * @param {{ signal?: AbortSignal }} [options]
  * @returns {Promise<T>}
  */
 export function get(path, options = {}) {

@@ -5,8 +5,6 @@
 
 /** @import { LiveState, Run } from "./types.js" */
 
-import { now } from "./time.js";
-
 /** Without an answer for so long the screens say since when they are stale. */
 const STALE_AFTER = 10_000;
 /** The server speaks at least this often; silence beyond it means that the connection is dead. */
@@ -15,7 +13,7 @@ const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 15_000;
 
 /**
- * @typedef {{ type: "run", run: Run } | { type: "resync" } | { type: "hello" } | { type: "state", live: LiveState } | { type: "progress" }} Message
+ * @typedef {{ type: "run", run: Run } | { type: "resync" } | { type: "hello" } | { type: "state", live: LiveState }} Message
  */
 
 /** @type {Set<(runs: Run[]) => void>} */
@@ -52,11 +50,6 @@ export function onLiveState(tell) {
   stateListeners.add(tell);
   tell(live);
   return () => stateListeners.delete(tell);
-}
-
-/** Whether this tab is the one that listens. */
-export function isLeading() {
-  return leading;
 }
 
 /** Joins the browser's one stream. @param {string} namespace so that two sessions never mix */
@@ -208,9 +201,4 @@ let resyncTimer = 0;
 export function resync() {
   clearTimeout(resyncTimer);
   resyncTimer = window.setTimeout(() => resyncListeners.forEach((tell) => tell()), 50);
-}
-
-/** The instant of the last proof that the screens are fresh, by the server's clock. */
-export function freshAt() {
-  return live.state === "live" ? now() : live.since;
 }

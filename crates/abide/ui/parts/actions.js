@@ -142,7 +142,7 @@ function ask(run, action, done, input) {
 /** @param {unknown} error @param {import("../lib/form.js").Form} form @param {HTMLElement} told */
 function refuse(error, form, told) {
   const faults = error instanceof ApiError ? error.fields : [];
-  if (faults.length) form.show(faults.map((fault) => ({ ...fault, pointer: fault.pointer.replace(/^\/(form|payload)(?=\/)/, "/$1") })));
+  if (faults.length) form.show(faults);
   fill(told, h("p", { class: "fault" }, error instanceof Error ? error.message : String(error)));
 }
 

@@ -60,8 +60,6 @@ export const GROUPS = [
   { id: "ended", word: "Ended", states: ["succeeded", "completed_with_warnings", "failed", "canceled"] },
 ];
 
-export const STATES = Object.keys(RUN);
-
 /** A state of a later version is still shown by its name. @param {string} state @returns {Look} */
 export function lookOf(state) {
   return RUN[state] ?? STEP[state] ?? { word: words(state), icon: "pending", tone: "calm" };

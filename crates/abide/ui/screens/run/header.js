@@ -30,7 +30,7 @@ export function header(context) {
       past.hidden = at === null;
       if (at !== null) fill(past, icon("timer"), h("span", null, `As it was after event ${run.as_of_seq}, ${clock(run.updated_at)}`), h("button", { type: "button", class: "small", on: { click: () => context.travel(null) } }, "Back to now"));
       fill(top, crumbs(run), h("span", { class: "grow" }), copies(run));
-      fill(state, stateBadge(run.state), h("span", { class: "faint" }, run.ended_at ? ["ended ", when(run.ended_at)] : ["for ", when(run.since, "age")]));
+      fill(state, stateBadge(run.state), h("span", { class: "faint" }, stateSince(run, at)));
       if (said.textContent !== run.summary) said.textContent = run.summary;
       fill(fresh, freshness(run, at));
       showProgress(progress, run);
@@ -44,6 +44,12 @@ export function header(context) {
       fill(blocks, others(run));
     },
   };
+}
+
+/** In the past nothing ticks. @param {Run} run @param {number | null} at */
+function stateSince(run, at) {
+  if (at !== null) return `since ${clock(run.since)}`;
+  return run.ended_at ? ["ended ", when(run.ended_at)] : ["for ", when(run.since, "age")];
 }
 
 /** @param {Run} run */
@@ -68,7 +74,7 @@ function copies(run) {
 
 /** The last proof of life, and how long it still counts. @param {Run} run @param {number | null} at */
 function freshness(run, at) {
-  if (run.ended_at || at !== null) return [icon("heart"), "Last event ", when(run.updated_at)];
+  if (run.ended_at || at !== null) return [icon("heart"), "Last event ", at === null ? when(run.updated_at) : clock(run.updated_at)];
   return [
     icon("heart"),
     run.last_heartbeat_at ? ["Last heartbeat ", when(run.last_heartbeat_at)] : "No heartbeat yet",
