@@ -53,7 +53,7 @@ codes! {
     NotLeaseOwner "not-lease-owner" 403 "The lease belongs to another key", "Only the key that claimed a task may report on it.";
     NotAnApprover "not-an-approver" 403 "This person may not decide", "The approval names who may; the detail lists them.";
     SelfApproval "self-approval-forbidden" 403 "Whoever started the run may not approve it", "The approval says `not_requester: true`. Somebody else must decide.";
-    CrossSite "cross-site-request" 403 "The request comes from another site", "A browser sent it in the name of a page that is not ours. Add the page's origin with `--allow-origin` if it should be allowed.";
+    CrossSite "cross-site-request" 403 "The request comes from another site", "A browser sent it in the name of a page that is not ours. Add the page's origin with `--allow-origin` if it should be allowed. With a session, only our own pages change things: as JSON, with the header `Abide-Csrf`; programs send a key instead.";
     NotFound "not-found" 404 "There is no such thing", "The id is unknown here, or belongs to another namespace; both are answered alike.";
     WorkflowNotFound "workflow-not-found" 404 "There is no such workflow", "Upload it first: `abide apply FILE`.";
     MethodNotAllowed "method-not-allowed" 405 "The path does not take this method", "`Allow` lists what it takes.";

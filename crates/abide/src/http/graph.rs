@@ -14,7 +14,7 @@ const MOST_NODES: usize = 200;
 /// Of the letters in a node, at the size in which the UI writes them.
 const LETTER_WIDTH: f64 = 7.4;
 const NARROWEST: f64 = 136.0;
-const WIDEST: f64 = 260.0;
+const WIDEST: f64 = 280.0;
 const HEIGHT: f64 = 56.0;
 /// With a line of counts.
 const COUNTED_HEIGHT: f64 = 76.0;
@@ -147,7 +147,10 @@ fn coded(steps: &[StepView]) -> (Vec<Node>, Vec<Edge>) {
 }
 
 fn size(node: &Node) -> Size {
-    let letters = node.title.as_deref().unwrap_or(&node.id).chars().count() as f64;
+    let title = node.title.as_deref().unwrap_or(&node.id).chars().count();
+    // `45 completed, 2 running`: the line of counts is to be read, too.
+    let counted = |(state, count): (&StepState, &u64)| state.as_str().len() + count.to_string().len() + 3;
+    let letters = title.max(node.counts.iter().map(counted).sum()) as f64;
     let width = (letters * LETTER_WIDTH + 40.0).clamp(NARROWEST, WIDEST).round();
     Size { width, height: if node.counts.is_empty() { HEIGHT } else { COUNTED_HEIGHT } }
 }

@@ -271,12 +271,12 @@ fn subject_table(json: &str) -> Markup {
             dl.subject {
                 @for (name, value) in fields {
                     div { dt { (name) } dd {
-                        @if is_simple(value) { (shown(value)) } @else { pre { (pretty(value)) } }
+                        @if is_simple(value) { (shown(value)) } @else { pre tabindex="0" { (pretty(value)) } }
                     } }
                 }
             }
         },
-        value => html! { pre { (pretty(value)) } },
+        value => html! { pre tabindex="0" { (pretty(value)) } },
     }
 }
 

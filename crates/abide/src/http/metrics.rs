@@ -39,9 +39,9 @@ impl Metrics {
         }
     }
 
-    /// A browser said that a page of ours broke its policy.
-    pub fn csp_report(&self) {
-        self.csp_reports.fetch_add(1, Ordering::Relaxed);
+    /// A browser said that a page of ours broke its policy; how often that was said so far.
+    pub fn csp_report(&self) -> u64 {
+        self.csp_reports.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Everything of one namespace, as text.

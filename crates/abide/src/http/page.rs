@@ -12,6 +12,8 @@ use super::call::{Answered, Call, Reply};
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                           img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; \
                           require-trusted-types-for 'script'; trusted-types 'none'; report-uri /csp-reports";
+/// So many reports are logged one by one, then every so many-th.
+const LOGGED_REPORTS: u64 = 100;
 /// Of a violation's report, so much is logged.
 const LOGGED_CHARS: usize = 200;
 
@@ -83,7 +85,11 @@ pub async fn report(call: Call) -> Answered {
         let text = said["csp-report"][name].as_str().unwrap_or_default();
         text.chars().take(LOGGED_CHARS).collect::<String>()
     };
-    call.api.metrics.csp_report();
+    let count = call.api.metrics.csp_report();
+    // Anybody could fill the log; beyond the first ones the number tells enough.
+    if count > LOGGED_REPORTS && !count.is_multiple_of(LOGGED_REPORTS) {
+        return Ok(Reply::empty(204));
+    }
     // Quoted, because the words come from outside.
     tracing::warn!(directive = ?of("effective-directive"), blocked = ?of("blocked-uri"), at = ?of("document-uri"), "a page broke its policy");
     Ok(Reply::empty(204))

@@ -8,7 +8,7 @@ const COPY: &str = "workflow: copy
 sensitive: [/card]
 steps: [{ id: copy, task: drive.copy, connection: drive/ana, with: { file: '${{ input.file }}', card: '${{ input.card }}' } }]
 ";
-const FAN: &str = "{workflow: fan, steps: [{id: item, for_each: input.items, task: item}]}";
+const FAN: &str = "workflow: fan\nsteps: [{ id: item, for_each: input.items, task: item }]\n";
 
 fn list<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
     value[name].as_array().unwrap_or_else(|| panic!("no {name} in {value}"))
@@ -24,7 +24,8 @@ fn runs_that_wait_for_one_connection_are_one_group_whose_call_frees_them() {
         stage.until(run, "waiting_on_auth");
     }
     let counts = stage.get("/v1/runs/counts?by=root_cause").json();
-    let group = list(&counts, "groups").iter().find(|one| one["cause"] == "connection drive/ana").expect("a group").clone();
+    let group =
+        list(&counts, "groups").iter().find(|one| one["cause"] == "connection drive/ana").expect("a group").clone();
     assert_eq!(group["count"], 3);
     assert_eq!(group["sentence"], "3 runs wait for drive/ana to be reconnected.");
     let found = stage.get(&format!("/v1/runs?{}", group["query"].as_str().expect("a query"))).json();
@@ -46,8 +47,15 @@ fn the_times_of_a_run_name_every_step() {
     let times = stage.get(&format!("/v1/runs/{run}/timeline")).json();
     let steps: Vec<&str> = list(&times, "rows").iter().filter_map(|row| row["step_id"].as_str()).collect();
     assert_eq!(steps, ["item", "item.0", "item.1", "item.2"]);
-    assert!(list(&times, "rows")[1]["segments"].as_array().is_some_and(|all| all.iter().any(|one| one["kind"] == "executing")));
-    assert_eq!(times["states"].as_array().and_then(|all| all.last()).map(|one| one["state"].clone()), Some(json!("succeeded")));
+    assert!(
+        list(&times, "rows")[1]["segments"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one["kind"] == "executing"))
+    );
+    assert_eq!(
+        times["states"].as_array().and_then(|all| all.last()).map(|one| one["state"].clone()),
+        Some(json!("succeeded"))
+    );
 }
 
 #[test]
@@ -102,5 +110,9 @@ fn a_graph_shows_the_past() {
     let state = |at: &str| stage.get(&format!("/v1/runs/{run}/graph{at}")).json()["nodes"][0]["state"].clone();
     assert_eq!(state(""), "completed");
     assert_ne!(state("?at=4"), "completed");
-    assert_eq!(stage.get(&format!("/v1/runs/{run}/graph?at=99999")).status, 404);
+    assert_eq!(
+        stage.get(&format!("/v1/runs/{run}/graph?at=99999")).status,
+        422,
+        "as for every other answer about the past"
+    );
 }

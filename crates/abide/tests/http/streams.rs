@@ -37,10 +37,10 @@ impl Stream {
                 name = rest.trim().into();
             } else if let Some(rest) = line.strip_prefix("id: ") {
                 id = rest.trim().into();
-            } else if let Some(rest) = line.strip_prefix("data: ") {
-                if name != "here" {
-                    return Some((name, id, serde_json::from_str(rest.trim()).expect("JSON")));
-                }
+            } else if let Some(rest) = line.strip_prefix("data: ")
+                && name != "here"
+            {
+                return Some((name, id, serde_json::from_str(rest.trim()).expect("JSON")));
             }
         }
     }

@@ -5,7 +5,7 @@
 
 import { fill, h } from "../lib/dom.js";
 import { get, withQuery } from "../lib/api.js";
-import { span } from "../lib/time.js";
+import { now, span } from "../lib/time.js";
 import { navigate } from "../lib/router.js";
 import { empty, loading, refused } from "../parts/rest.js";
 import { GROUPS, lookOf } from "../parts/states.js";
@@ -26,6 +26,8 @@ export const title = "Insights";
  * @property {number} completed_with_warnings_rate
  * @property {{ [handler: string]: { issued: number, again: number } }} handlers
  */
+
+/** @typedef {{ queue: string, depth: number, oldest_at: string | null }} Queue */
 
 const percent = (/** @type {number} */ share) => `${(100 * share).toLocaleString(undefined, { maximumFractionDigits: share < 0.1 && share > 0 ? 1 : 0 })} %`;
 const perRun = (/** @type {number} */ rate) => rate.toLocaleString(undefined, { maximumFractionDigits: 2 });
@@ -55,13 +57,13 @@ export function mount(place, visit) {
     turn += 1;
     const mine = turn;
     try {
-      /** @type {[Insights, { workflows: { [id: string]: Insights } }]} */
-      const [whole, { workflows }] = await Promise.all([get(withQuery("/v1/insights", { workflow })), get("/v1/insights?by=workflow")]);
+      /** @type {[Insights, { workflows: { [id: string]: Insights } }, { queues: Queue[] }]} */
+      const [whole, { workflows }, { queues }] = await Promise.all([get(withQuery("/v1/insights", { workflow })), get("/v1/insights?by=workflow"), get("/v1/queues")]);
       if (mine !== turn) return;
       const known = [...new Set([...Object.keys(workflows), ...(workflow ? [workflow] : [])])].sort();
       fill(choose, h("option", { value: "" }, "All workflows"), known.map((id) => h("option", { value: id }, id)));
       choose.value = workflow;
-      fill(body, whole.runs === 0 && !Object.keys(whole.time_in_state).length ? nothing() : plots(whole, workflow ? {} : workflows));
+      fill(body, whole.runs === 0 && !Object.keys(whole.time_in_state).length ? nothing() : plots(whole, workflow ? {} : workflows, workflow ? [] : queues));
     } catch (error) {
       if (mine === turn) fill(body, refused(error, read));
     }
@@ -81,8 +83,8 @@ function nothing() {
   return empty("There is nothing to count yet", h("p", null, "Numbers appear as soon as runs were started."));
 }
 
-/** @param {Insights} of @param {{ [id: string]: Insights }} workflows */
-function plots(of, workflows) {
+/** @param {Insights} of @param {{ [id: string]: Insights }} workflows @param {Queue[]} queues */
+function plots(of, workflows, queues) {
   return h("div", { class: "insights" },
     h("ul", { class: "tiles" },
       tile("Runs started", whole(of.runs), "Since the first one."),
@@ -90,7 +92,7 @@ function plots(of, workflows) {
     times(of),
     h("div", { class: "plots" },
       RATES.map((rate) => byWorkflow(rate, workflows)),
-      byTool(of), byHandler(of)));
+      byTool(of), byQueue(queues), byHandler(of)));
 }
 
 /** @param {string} name @param {string} number @param {string} note */
@@ -148,12 +150,26 @@ function byTool(of) {
   });
 }
 
+/** How long the oldest task of each queue has waited. @param {Queue[]} queues */
+function byQueue(queues) {
+  const rows = queues.map((queue) => ({ queue: queue.queue, depth: queue.depth, age: queue.oldest_at ? Math.max(0, now() - Date.parse(queue.oldest_at)) : 0 })).sort((one, other) => other.age - one.age);
+  if (!rows.length) return null;
+  const some = rows.filter((row) => row.depth > 0);
+  return figure({
+    title: "Age of the oldest task, by queue",
+    note: "How long work has waited for a worker, now.",
+    drawing: some.length ? bars(some.map((row) => ({ name: row.queue, href: "/workers", value: row.age, shown: span(row.age) })), { tone: "trouble" }) : h("p", { class: "faint plot-none" }, "Nothing waits in any queue."),
+    columns: ["Queue", "Waiting", "Oldest"],
+    rows: rows.map((row) => [row.queue, whole(row.depth), row.depth ? span(row.age) : "–"]),
+  });
+}
+
 /** @param {Insights} of */
 function byHandler(of) {
   const rows = Object.entries(of.handlers).sort((one, other) => other[1].issued - one[1].issued);
   return figure({
     title: "Tasks, by handler",
-    note: "The dark part was issued again, because an attempt before had not succeeded.",
+    note: "The part on the left was issued again, because an attempt before had not succeeded.",
     drawing: rows.length ? bars(rows.map(([handler, one]) => ({ name: handler, value: one.issued, part: one.again, shown: one.again ? `${whole(one.issued)}, ${whole(one.again)} again` : whole(one.issued) })), { tone: "go" }) : h("p", { class: "faint plot-none" }, "No task was issued yet."),
     columns: ["Handler", "Issued", "Again"],
     rows: rows.map(([handler, one]) => [handler, whole(one.issued), whole(one.again)]),

@@ -41,7 +41,8 @@ fn attempts_are_segments_and_what_lies_between_them_says_why() {
     );
     assert_eq!((row.title.as_deref(), row.state, row.to_ms), (Some("Fetch"), Some(StepState::Completed), Some(15_000)));
     assert_eq!(row.segments[2].reason, Some(ReasonType::TransientError));
-    let attempts: Vec<_> = row.segments.iter().map(|one| (one.attempt, one.worker.as_ref().map(|who| who.as_str()))).collect();
+    let attempts: Vec<_> =
+        row.segments.iter().map(|one| (one.attempt, one.worker.as_ref().map(|who| who.as_str()))).collect();
     assert_eq!(attempts[1], (Some(1), Some("ana")));
     assert_eq!(attempts[4], (Some(2), Some("ben")));
     assert_eq!(timeline.states.last().map(|one| one.state), Some(RunState::Succeeded));
@@ -73,8 +74,7 @@ fn a_lost_lease_ends_an_attempt_and_the_hold_after_it_is_a_wait() {
 
 #[test]
 fn an_undo_stands_in_the_row_of_what_it_undoes() {
-    let document =
-        "{workflow: w, saga: true, steps: [{id: a, task: t, compensate: back}, {id: b, task: u, recovery: {fatal: compensate}}]}";
+    let document = "{workflow: w, saga: true, steps: [{id: a, task: t, compensate: back}, {id: b, task: u, recovery: {fatal: compensate}}]}";
     let mut stage = Stage::new(document, json!({}));
     stage.claim("a", "ana").later("1s").complete("a", json!({}));
     stage.claim("b", "ana").later("1s").fail("b", FailureClass::Fatal, "no");
