@@ -164,6 +164,23 @@ fn a_form_is_checked_before_anything_is_decided() {
 }
 
 #[test]
+fn a_no_need_not_fill_the_form_in() {
+    let no = |form: Option<&str>| Ask::Decide {
+        step_id: None,
+        by: "ana".into(),
+        approve: false,
+        comment: None,
+        form: form.map(Into::into),
+        subject_digest: None,
+        via: None,
+    };
+    let mut run = gate("approvers: [ana], form: { type: object, required: [amount] }");
+    assert_eq!(run.ask(Actor::user("ana"), no(Some("{}"))).expect_err("filled in wrongly").code(), "validation-failed");
+    run.ask(Actor::user("ana"), no(None)).expect("left empty");
+    run.state(Failed);
+}
+
+#[test]
 fn at_its_deadline_an_approval_does_what_was_declared() {
     let at =
         |outcome: &str| gate(&format!("approvers: [ana], deadline: 1h, at_deadline: {outcome}")).after([passed("1h")]);
