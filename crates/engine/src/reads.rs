@@ -398,14 +398,7 @@ impl Snapshot<'_> {
         let definition = self.definition(&loaded.run)?;
         let around = self.surroundings(&loaded, depth)?;
         let explained = explain::explain(&loaded.run, &definition, &around, self.now);
-        let head = &loaded.run.head;
-        Ok(Some(ChildFacts {
-            workflow_id: head.started.workflow_id.clone(),
-            state: explained.state,
-            since: head.since,
-            summary: explained.summary,
-            chain: explained.chain,
-        }))
+        Ok(Some(ChildFacts::of(&loaded.run, explained)))
     }
 
     fn parent(&self, run_id: &RunId) -> Stored<Option<ParentFacts>> {

@@ -120,6 +120,7 @@ fn proof(proof: &Value) -> String {
 /// A next action as a command that can be copied. What only the caller can know stands in capitals.
 pub fn command_of(run_id: &str, action: &Value) -> String {
     let body = &action["body"];
+    let run_id = action["of_run"].as_str().unwrap_or(run_id);
     let id = action["id"].as_str().unwrap_or_default();
     let mut words = vec!["abide".to_owned()];
     let option = |words: &mut Vec<String>, name: &str, value: &Value| {

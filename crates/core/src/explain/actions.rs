@@ -7,11 +7,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Surroundings;
+use super::cause::slowest_child;
 use super::view::View;
 use super::words::{self, quote};
 use crate::contract::{FailureKind, ReasonType, RunState, StepState};
 use crate::definition::{Action, Definition, Schema};
-use crate::ids::Path;
+use crate::ids::{Path, RunId};
 use crate::run::step::{ApprovalWait, Block, Step, Wait};
 use crate::run::{NEWEST, Phase, Working, resolutions};
 use crate::time::Timestamp;
@@ -23,6 +24,9 @@ pub struct NextAction {
     pub id: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_id: Option<Path>,
+    /// The child run that it moves, and this run with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of_run: Option<RunId>,
     /// What a button says.
     pub title: String,
     /// People, `role:GROUP`s, or the word for everybody with that right (`operator`, `approver`).
@@ -84,7 +88,10 @@ impl View<'_> {
             return self.again();
         }
         let foremost = self.foremost().map(|(step, _)| &step.path);
-        let mut actions: Vec<(Use, NextAction)> = Vec::new();
+        // What a child waits for keeps this run, too: whoever looks here need not look for it.
+        let child = slowest_child(self).and_then(|(_, _, run_id)| self.around.children.get(run_id));
+        let theirs = child.into_iter().flat_map(|child| child.actions.iter().cloned());
+        let mut actions: Vec<(Use, NextAction)> = theirs.map(|action| (Use::MovesTheRun, action)).collect();
         for (step, block) in self.blocked().into_iter().take(NEWEST) {
             let first = if foremost == Some(&step.path) { Use::MovesTheRun } else { Use::MovesAStep };
             actions.extend(self.answers_to(step, block).into_iter().map(|action| (first, action)));
@@ -118,6 +125,7 @@ impl View<'_> {
         NextAction {
             id,
             step_id: None,
+            of_run: None,
             title: title.into(),
             who: vec!["operator".into()],
             method: "POST",

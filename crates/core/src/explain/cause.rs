@@ -226,7 +226,7 @@ pub(super) fn root_of_children(view: &View<'_>) -> Option<Link> {
 
 /// Of the children that are waited for, the one that keeps the run longest: first those that somebody has to move,
 /// then those that move by themselves, each the one that has not moved for longest.
-fn slowest_child<'a>(view: &View<'a>) -> Option<(&'a Step, &'a Block, &'a RunId)> {
+pub(super) fn slowest_child<'a>(view: &View<'a>) -> Option<(&'a Step, &'a Block, &'a RunId)> {
     let waits = view.waits_for_children().into_iter().filter_map(|(step, block)| match &block.wait {
         Wait::Child { run_id } => Some((step, block, run_id)),
         _ => None,

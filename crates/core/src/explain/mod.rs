@@ -37,8 +37,8 @@ pub use triage::{Answer, Triage, triage};
 
 use crate::contract::RunState;
 use crate::ids::{Handler, Path, Queue, RunId, WorkerId, WorkflowId};
-use crate::run::ConnectionFacts;
 use crate::run::step::{Connection, Ref, TaskKind};
+use crate::run::{ConnectionFacts, NEWEST, Working};
 use crate::time::{Span, Timestamp};
 
 /// How long after its last claim call a worker counts as listening: the longest call, and time to make the next one.
@@ -93,6 +93,29 @@ pub struct ChildFacts {
     pub summary: String,
     /// Its own way to the root cause, beginning with itself.
     pub chain: Vec<Link>,
+    /// What would move it.
+    pub actions: Vec<NextAction>,
+}
+
+impl ChildFacts {
+    /// Of a child and how it explains itself.
+    pub fn of(run: &Working, explained: Explanation) -> ChildFacts {
+        let head = &run.head;
+        // What is about the whole child, as to cancel it, is nobody's way to move its parent.
+        let mut actions: Vec<NextAction> =
+            explained.can_be_done.into_iter().filter(|action| action.step_id.is_some()).take(NEWEST).collect();
+        for action in &mut actions {
+            action.of_run.get_or_insert_with(|| head.run_id.clone());
+        }
+        ChildFacts {
+            workflow_id: head.started.workflow_id.clone(),
+            state: explained.state,
+            since: head.since,
+            summary: explained.summary,
+            chain: explained.chain,
+            actions,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -38,13 +38,10 @@ fn explain_family() -> Explanation {
         let head = &run.working.head;
         let definition = definitions.iter().find(|definition| definition.workflow == head.started.workflow_id).unwrap();
         let explained = explain(&run.working, definition, &around, now);
-        let facts = ChildFacts {
-            workflow_id: head.started.workflow_id.clone(),
-            state: explained.state,
-            since: if head.started.workflow_id.as_str() == "rest" { now } else { head.since },
-            summary: explained.summary.clone(),
-            chain: explained.chain.clone(),
-        };
+        let mut facts = ChildFacts::of(&run.working, explained.clone());
+        if head.started.workflow_id.as_str() == "rest" {
+            facts.since = now;
+        }
         around.children.insert(head.run_id.clone(), facts);
         last = Some(explained);
     }
@@ -65,6 +62,13 @@ fn a_parent_whose_grandchild_waits_for_ana_says_so() {
     let root = explained.chain.last().unwrap();
     assert_eq!((root.id.as_str(), root.what.as_str()), ("ana", "ana decides \"Ship it?\""));
     assert_eq!(explained.why, "Waiting on approval: ana decides \"Ship it?\"; there is no deadline.");
+    let first = &explained.can_be_done[0];
+    assert_eq!(
+        (first.id, first.who.as_slice()),
+        ("approve", ["ana".to_owned()].as_slice()),
+        "it can be ended from here"
+    );
+    assert!(first.of_run.as_ref().is_some_and(|run| first.href.contains(run.as_str())), "{first:?}");
 }
 
 #[test]
