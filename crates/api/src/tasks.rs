@@ -361,6 +361,9 @@ pub struct TellSteps {
     pub begin: Vec<StepBegin>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wait: Vec<StepWait>,
+    /// Other branches of the body execute steps meanwhile: it is not released.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub busy: bool,
 }
 
 /// A step that ended: with `output`, or with `failure`.

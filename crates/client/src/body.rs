@@ -449,6 +449,8 @@ struct Desk {
 struct Letter {
     told: TellSteps,
     asked: Vec<String>,
+    /// It also says what was recalled, which the server may take for what the body waits for.
+    recalls: bool,
     verdicts: Vec<(String, oneshot::Sender<BodyStep>)>,
 }
 
@@ -466,8 +468,8 @@ impl Desk {
         if !(self.must_speak() || linger_over && !self.done.is_empty()) {
             return None;
         }
-        let rests = self.rests();
-        let mut told = self.rest(epoch);
+        let (rests, recalls) = (self.rests(), !self.recalled.is_empty());
+        let mut told = TellSteps { busy: self.busy > 0, ..self.rest(epoch) };
         let mut asked = Vec::new();
         for ask in &mut self.asks {
             if rests || ask.is_new && matches!(ask.asked, Asked::Begin(_)) {
@@ -476,7 +478,7 @@ impl Desk {
                 put(&mut told, ask.asked.clone());
             }
         }
-        Some(Letter { told, asked, verdicts: std::mem::take(&mut self.verdicts) })
+        Some(Letter { told, asked, recalls, verdicts: std::mem::take(&mut self.verdicts) })
     }
 
     /// Everything that nobody waits for an answer to.
@@ -620,7 +622,7 @@ async fn converse<T>(
             }
             continue;
         };
-        let Letter { told, asked, verdicts } = letter;
+        let Letter { told, asked, recalls, verdicts } = letter;
         let mut saying = pin!(say(work, told));
         // The other branches go on while the server answers.
         let state = loop {
@@ -636,7 +638,7 @@ async fn converse<T>(
             }
         };
         going_on(&state)?;
-        if !locked(desk).heard(&asked, verdicts, state) {
+        if !locked(desk).heard(&asked, verdicts, state) && !recalls {
             return Err(Failure::new("the server lets the body go on without anything to go on with"));
         }
     }

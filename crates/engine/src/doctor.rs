@@ -208,12 +208,13 @@ fn check_payloads(db: &Db, whole: &Whole, report: &mut Report) -> Stored {
     }
     for (name, (digest, size)) in refs {
         report.payloads += 1;
-        match check::payload(db, whole.no, &name)? {
-            None => report.add(Some(&whole.key), "I10", format!("the payload {name} is not there")),
-            Some(json) if json.len() as u64 != size || Digest::of(json.as_bytes()).to_string() != digest => {
+        match check::payload(db, whole.no, &name) {
+            Err(error) => report.add(Some(&whole.key), "I10", format!("the payload {name} cannot be read: {error}")),
+            Ok(None) => report.add(Some(&whole.key), "I10", format!("the payload {name} is not there")),
+            Ok(Some(json)) if json.len() as u64 != size || Digest::of(json.as_bytes()).to_string() != digest => {
                 report.add(Some(&whole.key), "I10", format!("the payload {name} has other bytes than were stored"));
             }
-            Some(_) => {}
+            Ok(Some(_)) => {}
         }
     }
     Ok(())

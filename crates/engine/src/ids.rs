@@ -17,9 +17,7 @@ pub struct Ids {
 impl Ids {
     /// Seeded by the operating system.
     pub fn random() -> Ids {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).expect("the operating system gives randomness");
-        Ids { repeatable: false, ..Ids::seeded(u128::from_le_bytes(bytes)) }
+        Ids { repeatable: false, ..Ids::seeded(u128::from_le_bytes(random())) }
     }
 
     /// The same ids for the same seed, for tests that must be repeatable.
@@ -37,15 +35,20 @@ impl Ids {
         if self.repeatable {
             return Digest::of_fields([self.seed.as_bytes(), &n.to_le_bytes()]).to_string();
         }
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).expect("the operating system gives randomness");
-        Digest(bytes).to_string()
+        Digest(random()).to_string()
     }
 
     fn ulid(&self, now: Timestamp) -> String {
         let n = self.made.fetch_add(1, Ordering::Relaxed);
         derived_ulid(now, &RunId::from(&*self.seed), n, 0)
     }
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system gives randomness");
+    bytes
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use abide_engine::doctor;
+use abide_engine::store::seal::FILE as KEY;
 use abide_engine::store::sqlite::Files;
 use abide_engine::store::sqlite::backup::backup;
 use abide_engine::store::sqlite::rebuild::rebuild;
@@ -85,8 +86,13 @@ impl Backup {
             anstream::eprintln!("there is no store in {}", self.store.data.display());
             return Ok(Exit::Usage);
         }
-        backup(&Files::beside(&self.store.data), &self.to).map_err(io::Error::other)?;
+        let files = Files::beside(&self.store.data).map_err(io::Error::other)?;
+        backup(&files, &self.to).map_err(io::Error::other)?;
         anstream::println!("copied {} to {}", self.store.data.display(), self.to.display());
+        anstream::println!(
+            "the key of sealed payloads is not in it: keep {} elsewhere",
+            self.store.data.join(KEY).display()
+        );
         Ok(Exit::Done)
     }
 }

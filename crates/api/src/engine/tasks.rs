@@ -308,6 +308,7 @@ impl Says for TellSteps {
             done: done.collect::<Result<_, _>>()?,
             begin: begin.collect::<Result<_, _>>()?,
             wait: wait.collect::<Result<_, _>>()?,
+            busy: self.busy,
         })
     }
 }

@@ -134,6 +134,8 @@ pub enum Ask {
         done: Vec<StepDone>,
         begin: Vec<StepBegin>,
         wait: Vec<StepWait>,
+        /// Other branches of the body execute steps meanwhile: the lease stays with it, whatever it has to wait for.
+        busy: bool,
     },
     Cancel {
         reason: String,
@@ -207,6 +209,8 @@ pub struct Start {
     pub depth: u32,
     pub origin: Option<Origin>,
     pub trace_id: Option<String>,
+    /// What it is given may be sensitive, whatever its own document says.
+    pub sealed: bool,
     /// Checkpoints of the run that this one reruns.
     pub carried: Vec<Carried>,
 }
@@ -228,6 +232,7 @@ impl Start {
             depth: 0,
             origin: None,
             trace_id: None,
+            sealed: false,
             carried: Vec::new(),
         }
     }
@@ -629,4 +634,6 @@ pub struct StartChild {
     pub requester: String,
     pub owner_id: Option<String>,
     pub data_region: Option<String>,
+    #[serde(default)]
+    pub sealed: bool,
 }

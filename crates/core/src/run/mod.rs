@@ -152,6 +152,9 @@ pub struct Started {
     /// How many runs are above this one.
     #[serde(default)]
     pub depth: u32,
+    /// Its payloads are sealed where they are stored: its document, or its parent's, calls something sensitive.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sealed: bool,
     /// The trace of this run; made at the start if none came in.
     pub trace_id: String,
 }
@@ -418,6 +421,7 @@ fn nothing_said() -> Arc<Started> {
         parent: None,
         origin: None,
         depth: 0,
+        sealed: false,
         trace_id: String::new(),
     })
 }

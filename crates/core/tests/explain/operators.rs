@@ -66,7 +66,7 @@ fn waiting_on_operator_because_the_body_changed_says_how() {
         retry: None,
         input_digest: None,
     };
-    let steps = |holding, done, begin| Ask::Steps { holding, done, begin, wait: Vec::new() };
+    let steps = |holding, done, begin| Ask::Steps { holding, done, begin, wait: Vec::new(), busy: false };
     stage.claim("body", "worker-3");
     let holding = stage.held["body"].clone();
     let done = vec![StepDone { step_id: Path::from("search"), begun_at: None, result: Ok(Report::default()) }];

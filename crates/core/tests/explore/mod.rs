@@ -546,7 +546,7 @@ impl<'d> Explorer<'d> {
             }],
             _ => Vec::new(),
         };
-        self.ask_twice(&worker, Ask::Steps { holding, done, begin, wait });
+        self.ask_twice(&worker, Ask::Steps { holding, done, begin, wait, busy: false });
     }
 
     fn senseless(&mut self, a: u8, b: u8) {
@@ -665,7 +665,7 @@ impl<'d> Explorer<'d> {
             .collect();
         self.ask(
             Actor::worker(worker.as_str()),
-            Ask::Steps { holding: holding.clone(), done: Vec::new(), begin, wait },
+            Ask::Steps { holding: holding.clone(), done: Vec::new(), begin, wait, busy: false },
         );
     }
 }

@@ -45,7 +45,7 @@ fn done(step: &str, output: &str) -> StepDone {
 
 fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
     let holding = run.holding("body");
-    run.when(asked(Ask::Steps { holding, done, begin, wait }))
+    run.when(asked(Ask::Steps { holding, done, begin, wait, busy: false }))
 }
 
 fn child(wait: bool, on_cancel: OnCancel) -> CodedWait {
@@ -297,7 +297,7 @@ fn a_body_that_was_released_and_did_not_hear_it_is_told_again() {
     let holding = run.holding("body");
     let wait = sleep(60);
     run.after([passed("60s"), claimed_by("body", "w2")])
-        .when(asked(Ask::Steps { holding, done: vec![], begin: vec![], wait }))
+        .when(asked(Ask::Steps { holding, done: vec![], begin: vec![], wait, busy: false }))
         .then([])
         .then_reply(Reply::Body { next: Next::Released, waits: vec![] });
 }
@@ -394,4 +394,52 @@ fn a_carried_step_of_a_body_can_be_undone() {
     given(CODED)
         .after([Act::Start(Box::new(start)), claimed("body"), failed("body", FailureClass::Fatal), claimed("pay.undo")])
         .state(Compensating);
+}
+
+fn busy(run: Given, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
+    let holding = run.holding("body");
+    run.when(asked(Ask::Steps { holding, done: Vec::new(), begin, wait, busy: true }))
+}
+
+fn hears(name: &str) -> CodedWait {
+    let mode = abide_core::definition::WaitMode::One;
+    CodedWait::Signal { names: vec![name.into()], mode, deadline: None, at_deadline: None }
+}
+
+fn both() -> Vec<StepWait> {
+    [waiting("first", hears("a")), waiting("second", hears("b"))].concat()
+}
+
+#[test]
+fn a_body_whose_other_branch_executes_is_not_released() {
+    let run = busy(said(at_work(), vec![], vec![begin("search")], vec![]), vec![], waiting("ok", hears("a")));
+    assert_eq!(next(&run), Some(Next::Continue));
+    let run = said(run, vec![done("search", "1")], vec![], waiting("ok", hears("a")));
+    assert_eq!(next(&run), Some(Next::Released), "now it only waits");
+}
+
+#[test]
+fn while_a_run_is_held_a_branch_that_executes_may_end_and_nothing_begins() {
+    let run = said(at_work(), vec![], vec![begin("search")], vec![]);
+    let run = busy(run.when(pause()), vec![begin("read")], vec![]);
+    assert_eq!(next(&run), Some(Next::Continue));
+    run.check(|run| assert!(run.story().find("read").is_none()));
+}
+
+#[test]
+fn an_open_wait_does_not_hold_an_answered_one_back() {
+    let run = said(at_work(), vec![], vec![], both());
+    assert_eq!(next(&run), Some(Next::Released));
+    let run = run.after([signal("a", "1"), claimed("body")]).when(signal("b", "2"));
+    // The first came with the claim; the second came later, while the body asks for a third.
+    let run = said(run, vec![], vec![], [both(), waiting("third", hears("c"))].concat());
+    assert_eq!(next(&run), Some(Next::Continue));
+    run.check(|run| assert_eq!(run.row("second").state, StepState::Completed));
+}
+
+#[test]
+fn what_came_with_the_claim_is_no_news() {
+    let run = said(at_work(), vec![], vec![], both()).after([signal("a", "1"), passed("1s"), claimed("body")]);
+    let run = said(run, vec![], vec![], both());
+    assert_eq!(next(&run), Some(Next::Released), "it knows the first and waits for the second");
 }

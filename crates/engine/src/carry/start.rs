@@ -96,6 +96,7 @@ impl<S: Store> Lane<S> {
             trace_id: Some(begin.trace_id.clone()),
             owner_id: begin.owner_id.clone(),
             data_region: begin.data_region.clone(),
+            sealed: begin.sealed,
             ..Start::with_input(begin.input.clone())
         };
         let begun = self.begin(batch, key, &definition, &Actor::user(begin.requester.clone()), start)?;
@@ -146,6 +147,7 @@ impl<S: Store> Lane<S> {
             priority: started.priority,
             owner_id: started.owner_id.clone(),
             data_region: started.data_region.clone(),
+            sealed: started.sealed,
             origin: Some(origin(&head, rerun.kind, rerun.from_step.as_deref())),
             carried,
             ..Start::with_input(input)

@@ -2,6 +2,7 @@
 //! it keeps rows, finds them and says truthfully whether a commit happened.
 
 pub mod rows;
+pub mod seal;
 pub mod sqlite;
 
 use std::collections::BTreeMap;

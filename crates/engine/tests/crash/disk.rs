@@ -206,6 +206,30 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
     healthy(&data);
 }
 
+/// D1b: before the disk is full nothing more is begun, so that no commit meets its end; what is there can still be read.
+#[test]
+fn a_reserve_of_the_disk_is_never_written() {
+    let directory = Directory::new("reserve");
+    let Some(small) = Small::mounted(&directory, "64m") else { return };
+    let (data, ballast) = (small.0.join("data"), small.0.join("ballast"));
+    let engine = Engine::open_with(&data, options()).expect("an engine");
+    runtime().block_on(async {
+        crate::work::register(&engine).await;
+        let told = engine.start_run(large(1)).await.expect("there is room");
+        // One megabyte is left, which would be enough for this start; the reserve is a 32nd of the disk.
+        let free =
+            64 - 1 - std::fs::metadata(data.join("abide.db-wal")).expect("a WAL").len().div_ceil(1 << 20) as usize;
+        std::fs::write(&ballast, vec![1; free << 20]).expect("a ballast");
+        assert_eq!(engine.start_run(large(2)).await.expect_err("the reserve is kept").code(), "storage-full");
+        engine.run(&told.run_id).await.expect("reads go on");
+        std::fs::remove_file(&ballast).expect("room");
+        engine.start_run(large(3)).await.expect("there is room again");
+        engine.shutdown().await;
+    });
+    drop(engine);
+    healthy(&data);
+}
+
 /// F38: the same under load and again and again: a child on a full disk, killed and started anew.
 #[test]
 fn a_full_disk_under_load_loses_nothing_over_restarts() {

@@ -6,6 +6,7 @@ mod keep;
 mod live;
 mod reads;
 mod runs;
+mod sealed;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

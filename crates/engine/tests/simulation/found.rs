@@ -26,7 +26,7 @@ struct Bench {
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        let (clock, files) = (VirtualClock::at(START), Files::in_memory(name));
+        let (clock, files) = (VirtualClock::at(START), Files::in_memory(name).expect("a place"));
         let mut bench = Bench { lane: None, clock, ids: Ids::seeded(1), files };
         bench.lane = Some(bench.lane_on(Sqlite::open(bench.files.clone()).expect("a store")));
         let parsed = Definition::parse(ONE).expect("a document");

@@ -128,7 +128,7 @@ impl World {
         let mut random = Random::new(setting.seed);
         let faults = Faults::new(Random::new(random.next()));
         let thread = std::thread::current().id();
-        let files = Files::in_memory(&format!("sim-{}-{thread:?}-{}", setting.seed, unique()));
+        let files = Files::in_memory(&format!("sim-{}-{thread:?}-{}", setting.seed, unique())).expect("a place");
         let clock = VirtualClock::at(Timestamp::from_micros(EPOCH));
         let store = Sqlite::open(files.clone()).expect("a store in memory");
         let judge = Judge::new(files.reader().expect("a reader"));

@@ -68,6 +68,7 @@ impl Draft<'_> {
             requester: head.started.requester.clone(),
             owner_id: head.started.owner_id.clone(),
             data_region: head.started.data_region.clone(),
+            sealed: head.started.sealed,
         })));
         Ok(run_id)
     }

@@ -166,14 +166,8 @@ impl Draft<'_> {
     }
 
     /// One round trip of a body: what is done, what begins, what it waits for.
-    pub(super) fn steps(
-        &mut self,
-        holding: &Holding,
-        done: &[StepDone],
-        begin: &[StepBegin],
-        wait: &[StepWait],
-        ask: &Ask,
-    ) -> Decided<Reply> {
+    pub(super) fn steps(&mut self, holding: &Holding, ask: &Ask) -> Decided<Reply> {
+        let Ask::Steps { done, begin, wait, busy, .. } = ask else { return Ok(Reply::Replayed) };
         self.check_names(begin, wait)?;
         let mut waits = Vec::new();
         for done in done {
@@ -197,32 +191,45 @@ impl Draft<'_> {
                 ask,
             );
         }
-        if self.run.head.is_held() || self.run.head.history_full {
-            self.release_body(holding, ask)?;
-            return Ok(Reply::Body { next: Next::Released, waits });
+        let mut goes_on = *busy || done.iter().any(|done| done.result.is_err()) && !waits.is_empty();
+        // While the run is held nothing begins, but what executes may end.
+        if !self.run.head.is_held() && !self.run.head.history_full {
+            for begin in begin {
+                goes_on |= self.coded_begin(begin, holding)?;
+            }
+            for wait in wait {
+                self.coded_wait(wait, holding)?;
+            }
+            goes_on |= match (begin.as_slice(), wait.as_slice()) {
+                ([], []) => !self.has_open_block(done, &waits),
+                _ => self.has_news(holding, begin, wait)?,
+            };
         }
-        let mut under_way = done.iter().any(|done| done.result.is_err()) && !waits.is_empty();
-        for begin in begin {
-            under_way |= self.coded_begin(begin, holding)?;
-        }
-        for wait in wait {
-            self.coded_wait(wait, holding)?;
-        }
-        let blocked = begin.iter().map(|begin| &begin.step_id).chain(wait.iter().map(|wait| &wait.step_id));
-        let all_ended =
-            blocked.clone().all(|path| self.run.step(path.as_str()).is_some_and(|step| step.state.is_ended()));
-        let asked_nothing = begin.is_empty() && wait.is_empty();
-        let still_open = self.run.open().any(|step| {
-            step.place.role == Role::Coded
-                && step.block.is_some()
-                && done.iter().any(|done| done.step_id == step.path)
-                && !waits.iter().any(|(path, _)| *path == step.path)
-        });
-        if under_way || all_ended && !asked_nothing || (asked_nothing && !still_open) {
+        if goes_on {
             return Ok(Reply::Body { next: Next::Continue, waits });
         }
         self.release_body(holding, ask)?;
         Ok(Reply::Body { next: Next::Released, waits })
+    }
+
+    /// Whether a step that was reported waits for something that takes longer than a pause.
+    fn has_open_block(&self, done: &[StepDone], waits: &[(Path, Span)]) -> bool {
+        self.run.open().any(|step| {
+            step.place.role == Role::Coded
+                && step.block.is_some()
+                && done.iter().any(|done| done.step_id == step.path)
+                && !waits.iter().any(|(path, _)| *path == step.path)
+        })
+    }
+
+    /// Whether the body can go on with what it asks for: all of it has ended, or some of it since the body was claimed.
+    /// What had ended before came with the claim, and an open wait does not hold an answered one back.
+    fn has_news(&self, holding: &Holding, begin: &[StepBegin], wait: &[StepWait]) -> Decided<bool> {
+        let claimed_at = self.must_row(&holding.path)?.lease().map(|lease| lease.granted_at);
+        let asked = begin.iter().map(|begin| &begin.step_id).chain(wait.iter().map(|wait| &wait.step_id));
+        let ended = |path: &Path| self.run.step(path.as_str()).filter(|step| step.state.is_ended());
+        let is_new = |path: &Path| ended(path).is_some_and(|step| step.ended_at >= claimed_at);
+        Ok(asked.clone().all(|path| ended(path).is_some()) || asked.clone().any(is_new))
     }
 
     fn check_names(&self, begin: &[StepBegin], wait: &[StepWait]) -> Decided {

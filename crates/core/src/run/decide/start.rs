@@ -80,6 +80,7 @@ impl Draft<'_> {
             parent: start.parent.clone(),
             origin: start.origin.clone(),
             depth: start.depth,
+            sealed: start.sealed || !self.def.sensitive.is_empty(),
             trace_id,
         }
     }

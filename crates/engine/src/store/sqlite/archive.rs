@@ -60,7 +60,8 @@ pub fn namespaces(db: &Db) -> Stored<Vec<String>> {
 
 /// The payloads of a run, by name.
 pub fn payloads(db: &Db, no: RunNo) -> Stored<Vec<(String, String)>> {
-    let mut statement = db.prepare_cached("select name, bytes from payloads where run_no = ?1 order by name")?;
+    let mut statement =
+        db.prepare_cached("select name, unseal(bytes, run_no, name) from payloads where run_no = ?1 order by name")?;
     let mut rows = statement.query([no])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -74,7 +75,9 @@ pub fn payloads(db: &Db, no: RunNo) -> Stored<Vec<(String, String)>> {
 pub(super) fn store(db: &Db, no: RunNo, bundle: &[u8], size: usize, now: Timestamp) -> Stored {
     let text = "
         insert into archived_runs (run_no, namespace, run_id, workflow_id, state, created_at, ended_at, archived_at, size, bundle)
-        select run_no, namespace, run_id, workflow_id, state, created_at, ended_at, ?2, ?3, ?4 from runs where run_no = ?1";
+        select run_no, namespace, run_id, workflow_id, state, created_at, ended_at, ?2, ?3,
+               case when started ->> '$.sealed' then seal(?4, run_no, '#run') else ?4 end
+        from   runs join run_starts using (run_no) where run_no = ?1";
     db.prepare_cached(text)?.execute(params![no, now.micros(), size as i64, bundle])?;
     at_failpoint(Point::InArchive);
     remove(db, no)
@@ -103,7 +106,7 @@ fn remove(db: &Db, no: RunNo) -> Stored {
 }
 
 pub fn find(db: &Db, key: &RunKey) -> Stored<Option<Archived>> {
-    let text = "select run_no, bundle from archived_runs where run_id = ?1 and namespace = ?2";
+    let text = "select run_no, unseal(bundle, run_no, '#run') from archived_runs where run_id = ?1 and namespace = ?2";
     let values = params![key.run_id.as_str(), key.namespace.as_str()];
     let found = db.prepare_cached(text)?.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     Ok(found.map(|(no, bundle)| Archived { no, key: key.clone(), bundle }))
@@ -111,7 +114,7 @@ pub fn find(db: &Db, key: &RunKey) -> Stored<Option<Archived>> {
 
 pub fn after(db: &Db, no: RunNo, limit: usize) -> Stored<Vec<Archived>> {
     let text = "
-        select run_no, namespace, run_id, bundle from archived_runs where run_no > ?1 order by run_no limit ?2";
+        select run_no, namespace, run_id, unseal(bundle, run_no, '#run') from archived_runs where run_no > ?1 order by run_no limit ?2";
     let mut statement = db.prepare_cached(text)?;
     let rows = statement.query_map(params![no, limit as i64], |row| {
         let key = RunKey {

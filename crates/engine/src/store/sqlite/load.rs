@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::contract::StepState;
-use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkflowId};
+use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::Json;
 use abide_core::run::step::{Connection, Live, Progress, Step};
 use abide_core::run::{ConnectionFacts, Head, LateAnswer, Need, Started, Working};
@@ -105,12 +105,22 @@ pub(super) fn step_of(row: &Row<'_>) -> Stored<Arc<Step>> {
 }
 
 pub(super) fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, LateAnswer>> {
-    let mut statement = db.prepare_cached("select path, output, at from late_answers where run_no = ?1")?;
-    let rows = statement.query_map([no], |row| {
-        let answer = LateAnswer { output: row.get::<_, String>(1)?.into(), at: Timestamp::from_micros(row.get(2)?) };
-        Ok((Path::new(row.get::<_, String>(0)?), answer))
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    Ok(late_from(db, no)?.into_iter().map(|(path, (answer, _))| (path, answer)).collect())
+}
+
+/// What workers said too late, with who they were.
+pub(super) fn late_from(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, (LateAnswer, WorkerId)>> {
+    let text = "
+        select path, unseal(output, run_no, '#late/' || path), at, worker from late_answers where run_no = ?1";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query([no])?;
+    let mut late = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let output = std::str::from_utf8(row.get_ref(1)?.as_blob().map_err(corrupt)?).map_err(corrupt)?.into();
+        let answer = LateAnswer { output, at: Timestamp::from_micros(row.get(2)?) };
+        late.insert(Path::new(row.get::<_, String>(0)?), (answer, WorkerId::new(row.get::<_, String>(3)?)));
+    }
+    Ok(late)
 }
 
 pub(super) fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
@@ -124,7 +134,7 @@ pub(super) fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
 }
 
 pub(super) fn payload(db: &Db, no: RunNo, name: &PayloadName) -> Stored<Option<Json>> {
-    let text = "select bytes from payloads where run_no = ?1 and name = ?2";
+    let text = "select unseal(bytes, run_no, name) from payloads where run_no = ?1 and name = ?2";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query(params![no, name.as_str()])?;
     let Some(row) = rows.next()? else { return Ok(None) };
@@ -230,14 +240,16 @@ pub(super) fn namespaces_of(db: &Db, queue: &Queue) -> Stored<Vec<Namespace>> {
 
 pub(super) fn posted(db: &Db, limit: usize) -> Stored<Vec<Posted>> {
     let text = "
-        select namespace, target, source, source_seq, source_n, message from inbox order by n limit ?1";
+        select namespace, target, source, source_seq, source_n, unseal(message, n, '#message')
+        from   inbox order by n limit ?1";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query([limit as i64])?;
     let mut posted = Vec::new();
     while let Some(row) = rows.next()? {
         let source = RunId::new(row.get::<_, String>(2)?);
         let key = PostKey { target: key(row, 0)?, source, source_seq: row.get::<_, i64>(3)? as u64, n: row.get(4)? };
-        posted.push(Posted { key, message: parse(&row.get::<_, String>(5)?, "a message")? });
+        let text = std::str::from_utf8(row.get_ref(5)?.as_blob().map_err(corrupt)?).map_err(corrupt)?;
+        posted.push(Posted { key, message: parse(text, "a message")? });
     }
     Ok(posted)
 }

@@ -105,6 +105,9 @@ impl Drop for Sqlite {
 
 impl Store for Sqlite {
     fn begin(&mut self) -> Stored {
+        if self.files.is_short_of_room() {
+            return Err(StoreError::Full);
+        }
         Ok(self.db.prepare_cached("begin immediate")?.raw_execute().map(drop)?)
     }
 

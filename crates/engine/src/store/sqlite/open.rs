@@ -6,10 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection as Db, ErrorCode, OpenFlags};
 
+use super::super::seal::Keys;
 use super::super::{StoreError, Stored};
 use crate::clock::Stopwatch;
 use crate::testing::{Point, at_failpoint};
@@ -19,6 +21,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("001_runs", include_str!("migrations/001_runs.sql")),
     ("002_access", include_str!("migrations/002_access.sql")),
     ("003_log", include_str!("migrations/003_log.sql")),
+    ("004_sealed", include_str!("migrations/004_sealed.sql")),
 ];
 
 /// How long a foreign process may hold the write lock before a batch is refused.
@@ -31,10 +34,16 @@ const CHECKPOINT_AT: i32 = 4_000;
 /// Readers that follow each other without a gap would let the WAL grow without end: from here on they are waited for.
 const RESTART_AT: i32 = 64_000;
 
+/// What stays free on the disk: a commit that meets the end of it costs every connection, and a checkpoint must still fit.
+/// Of a small disk it is a part.
+const RESERVE: u64 = 64 << 20;
+const RESERVE_PART: u64 = 32;
+
 /// Where a store lives. Holding it holds the lock on the directory.
 #[derive(Clone, Debug)]
 pub struct Files {
     place: Place,
+    keys: Arc<Keys>,
     _lock: Option<Arc<File>>,
 }
 
@@ -59,7 +68,10 @@ impl Files {
             .open(path)
             .map_err(|error| failed("cannot open the lock of", error))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Files { place: Place::Directory(directory.to_owned()), _lock: Some(Arc::new(lock)) }),
+            Ok(()) => {
+                let keys = Arc::new(Keys::of_or_new(directory)?);
+                Ok(Files { place: Place::Directory(directory.to_owned()), keys, _lock: Some(Arc::new(lock)) })
+            }
             Err(TryLockError::WouldBlock) => Err(StoreError::Failed(format!(
                 "another process uses {}: only one engine can open a data directory",
                 directory.display()
@@ -69,13 +81,14 @@ impl Files {
     }
 
     /// A data directory that another process may have open: to read it, never to write.
-    pub fn beside(directory: &Path) -> Files {
-        Files { place: Place::Directory(directory.to_owned()), _lock: None }
+    pub fn beside(directory: &Path) -> Stored<Files> {
+        let keys = Arc::new(Keys::of(directory)?);
+        Ok(Files { place: Place::Directory(directory.to_owned()), keys, _lock: None })
     }
 
     /// A store that is gone when it is dropped, for tests and trials.
-    pub fn in_memory(name: &str) -> Files {
-        Files { place: Place::Memory(name.into()), _lock: None }
+    pub fn in_memory(name: &str) -> Stored<Files> {
+        Ok(Files { place: Place::Memory(name.into()), keys: Arc::new(Keys::fleeting()?), _lock: None })
     }
 
     /// The file that holds everything; its WAL lies beside it.
@@ -84,6 +97,13 @@ impl Files {
             Place::Directory(directory) => Some(directory.join("abide.db")),
             Place::Memory(_) => None,
         }
+    }
+
+    /// Whether nothing more should be written, so that what is there stays usable.
+    pub(super) fn is_short_of_room(&self) -> bool {
+        let Place::Directory(directory) = &self.place else { return false };
+        let Some((free, all)) = room(directory) else { return false };
+        free < RESERVE.min(all / RESERVE_PART)
     }
 
     fn connect(&self, flags: OpenFlags) -> Stored<Db> {
@@ -99,6 +119,7 @@ impl Files {
         db.set_prepared_statement_cache_capacity(128);
         // Without it a statement over a table with a partial index is compiled again whenever its values change.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        seal_and_unseal(&db, &self.keys)?;
         Ok(db)
     }
 
@@ -132,6 +153,35 @@ impl Files {
         db.pragma_update(None, "cache_size", -8 * 1024)?;
         Ok(db)
     }
+}
+
+/// `seal(bytes, row, name)` and `unseal(bytes, row, name)`: statements say what is sealed, and no other code needs to know.
+fn seal_and_unseal(db: &Db, keys: &Arc<Keys>) -> rusqlite::Result<()> {
+    fn about(context: &Context<'_>) -> rusqlite::Result<String> {
+        Ok(format!("{}/{}", context.get::<i64>(1)?, context.get_raw(2).as_str()?))
+    }
+    fn failed(error: StoreError) -> rusqlite::Error {
+        rusqlite::Error::UserFunctionError(error.to_string().into())
+    }
+    let (sealing, opening) = (keys.clone(), keys.clone());
+    db.create_scalar_function("seal", 3, FunctionFlags::SQLITE_UTF8, move |context| {
+        sealing.seal(context.get_raw(0).as_bytes()?, &about(context)?).map_err(failed)
+    })?;
+    db.create_scalar_function("unseal", 3, FunctionFlags::SQLITE_UTF8, move |context| {
+        opening.open(context.get_raw(0).as_bytes()?, &about(context)?).map_err(failed)
+    })
+}
+
+/// Bytes of the disk that are free for us, and all of them.
+#[cfg(unix)]
+fn room(directory: &Path) -> Option<(u64, u64)> {
+    let disk = rustix::fs::statvfs(directory).ok()?;
+    Some((disk.f_bavail.saturating_mul(disk.f_frsize), disk.f_blocks.saturating_mul(disk.f_frsize)))
+}
+
+#[cfg(not(unix))]
+fn room(_: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 /// Copies the WAL into the database when it is long enough. SQLite would do so by itself, but keep it to itself when that
@@ -271,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_read_that_panics_gives_its_connection_back() {
-        let files = Files::in_memory("panics");
+        let files = Files::in_memory("panics").expect("a place");
         let _writer = files.writer().expect("a writer");
         let readers = Readers::new(files).expect("readers");
         for _ in 0..2 * READERS {

@@ -230,13 +230,7 @@ pub fn connections(db: &Db, namespace: &Namespace) -> Stored<Vec<(Connection, Co
 
 /// What workers said too late, with who they were.
 pub fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, (LateAnswer, WorkerId)>> {
-    let mut statement = db.prepare_cached("select path, output, at, worker from late_answers where run_no = ?1")?;
-    let rows = statement.query_map([no], |row| {
-        let output = row.get::<_, String>(1)?.into();
-        let answer = LateAnswer { output, at: Timestamp::from_micros(row.get(2)?) };
-        Ok((Path::new(row.get::<_, String>(0)?), (answer, WorkerId::new(row.get::<_, String>(3)?))))
-    })?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    load::late_from(db, no)
 }
 
 /// The last proof of life of any worker on this run, also of one that is gone.

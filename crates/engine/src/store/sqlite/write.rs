@@ -62,6 +62,9 @@ const INSERT_READY: &str = "
 
 const INSERT_PAYLOAD: &str = "insert into payloads (run_no, name, bytes) values (?1, ?2, ?3)";
 
+/// Of a run that was given something sensitive.
+const SEAL_PAYLOAD: &str = "insert into payloads (run_no, name, bytes) values (?1, ?2, seal(?3, ?1, ?2))";
+
 const INSERT_START: &str = "insert into run_starts (run_no, started) values (?1, ?2)";
 
 /// Statements that a batch uses many times. Finding one by its text costs as much as executing it, so each is looked up
@@ -102,6 +105,7 @@ hot! {
     insert_ready = INSERT_READY,
     delete_ready = DELETE_READY,
     insert_payload = INSERT_PAYLOAD,
+    seal_payload = SEAL_PAYLOAD,
 }
 
 impl Sqlite {
@@ -122,7 +126,7 @@ impl Sqlite {
             self.last_posted += 1;
             let text = "
                 insert into inbox (n, namespace, target, source, source_seq, source_n, message)
-                values (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+                values (?1, ?2, ?3, ?4, ?5, ?6, seal(?7, ?1, '#message'))";
             self.db.prepare_cached(text)?.execute(params![
                 self.last_posted,
                 posted.key.target.namespace.as_str(),
@@ -171,7 +175,8 @@ fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
         write_step(hot, write.no, &write.key, &write.started, step)?;
     }
     for (name, bytes) in &write.payloads {
-        hot.insert_payload()?.execute(params![write.no, name.as_str(), bytes.as_bytes()])?;
+        let statement = if write.started.sealed { hot.seal_payload()? } else { hot.insert_payload()? };
+        statement.execute(params![write.no, name.as_str(), bytes.as_bytes()])?;
     }
     Ok(())
 }
@@ -399,7 +404,9 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
         }
     }
     for late in &writes.late {
-        let text = "insert or ignore into late_answers (run_no, path, worker, output, at) values (?1, ?2, ?3, ?4, ?5)";
+        let text = "
+            insert or ignore into late_answers (run_no, path, worker, output, at)
+            values (?1, ?2, ?3, seal(?4, ?1, '#late/' || ?2), ?5)";
         let values =
             params![late.no, late.path.as_str(), late.worker.as_str(), &*late.answer.output, late.answer.at.micros()];
         db.prepare_cached(text)?.execute(values)?;
