@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod faults;
 mod link;
 mod runs;
 mod scenario;

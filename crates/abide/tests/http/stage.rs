@@ -176,23 +176,30 @@ impl Drop for Stage {
         let _ = self.server.kill();
         let _ = self.server.wait();
         let _ = std::fs::remove_dir_all(&self.data);
+        let _ = std::fs::remove_file(log_of(&self.data));
     }
 }
 
 fn start(data: &PathBuf, arguments: &[&str], environment: &[(&str, &str)]) -> (Child, SocketAddr) {
+    let log = std::fs::File::create(log_of(data)).expect("a file for its log");
     let mut server = Command::new(env!("CARGO_BIN_EXE_abide"))
         .args(["serve", "--listen", "127.0.0.1:0", "--data"])
         .arg(data)
         .args(arguments)
         .envs(environment.iter().copied())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .expect("the program starts");
     let mut line = String::new();
     BufReader::new(server.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
     let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("it said {line:?}"));
     (server, address.parse().expect("an address"))
+}
+
+/// What the server of this data writes to its standard error.
+pub fn log_of(data: &std::path::Path) -> PathBuf {
+    data.with_extension("log")
 }
 
 /// Reads one answer, whatever its framing.

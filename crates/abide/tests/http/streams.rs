@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-struct Stream(BufReader<TcpStream>);
+pub struct Stream(BufReader<TcpStream>);
 
 impl Stream {
-    fn open(stage: &Stage, path: &str, last: Option<&str>) -> Stream {
+    pub fn open(stage: &Stage, path: &str, last: Option<&str>) -> Stream {
         let mut stream = stage.connect();
         let last = last.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{last}\r\n")
@@ -26,7 +26,7 @@ impl Stream {
     }
 
     /// The next event: its name, its id, what it says. None at the end. That the stream is alive is no news.
-    fn next(&mut self) -> Option<(String, String, Value)> {
+    pub fn next(&mut self) -> Option<(String, String, Value)> {
         let (mut name, mut id) = (String::new(), String::new());
         loop {
             let mut line = String::new();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, log_of};
+use crate::streams::Stream;
 
 const ONE: &str = "workflow: traced\nsteps:\n  - { id: only, task: work }\n";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -117,4 +118,62 @@ fn a_dead_collector_changes_no_state_and_no_latency() {
         assert_eq!(stage.state(&run), "succeeded");
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+/// I51, S22: a secret goes to its target and a sensitive value to its task; neither is in a log (of any level), a span, a
+/// stream, a metric or a byte of the disk.
+#[test]
+fn secrets_and_sensitive_values_leave_no_trace() {
+    const SECRET: &str = "canary-of-the-vault";
+    const CARD: &str = "4111-canary-1111";
+    let (url, received) = collector();
+    let stage = Stage::within(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
+        ("ABIDE_LOG", "trace"),
+        ("ABIDE_LOG_FORMAT", "json"),
+        ("ABIDE_SECRET_VAULT", SECRET),
+        ("ABIDE_ALLOW_TARGET", "127.0.0.1"),
+    ]);
+    let document = format!(
+        "workflow: paid
+sensitive: [/card]
+steps:
+  - {{ id: charge, task: pay, with: {{ card: '${{{{ input.card }}}}' }} }}
+  - {{ id: tell, http: {{ method: PUT, url: '{url}/told', headers: {{ x-key: '${{{{ secrets.VAULT }}}}' }}, body: {{ key: '${{{{ secrets.VAULT }}}}' }} }} }}
+"
+    );
+    assert_eq!(stage.apply(&document).status, 201);
+    let mut stream = Stream::open(&stage, "/v1/stream", None);
+    let run = stage.start("paid", json!({ "card": CARD }));
+    let task = stage.claim("w");
+    assert_eq!(task["input"]["card"], CARD);
+    stage.report(&task, "fail", json!({ "class": "transient", "message": "busy" }));
+    let task = stage.claim("w");
+    stage.report(&task, "complete", json!({ "output": { "charged": CARD } }));
+    stage.until(&run, "succeeded");
+    let mut streamed = String::new();
+    while !streamed.contains("succeeded") {
+        streamed.push_str(&stream.next().expect("a record").2.to_string());
+    }
+    let (mut spans, mut told) = (String::new(), false);
+    while !(told && spans.contains(&run) && spans.contains("charge")) {
+        let body = received.recv_timeout(Duration::from_secs(20)).expect("spans, and the request of the step");
+        match body.get("resourceSpans") {
+            Some(_) => spans.push_str(&body.to_string()),
+            None => told = body["key"] == SECRET,
+        }
+    }
+    let log = std::fs::read_to_string(log_of(&stage.data)).expect("a log");
+    assert!(log.contains("/v1/tasks/claim"), "there is something to search: {log}");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&stage.data).expect("data") {
+        files.extend(std::fs::read(entry.expect("an entry").path()).expect("a file"));
+    }
+    let metrics = stage.get("/metrics").text();
+    for canary in [SECRET, CARD] {
+        for (what, text) in [("log", &log), ("spans", &spans), ("stream", &streamed), ("metrics", &metrics)] {
+            assert!(!text.contains(canary), "{canary} is in the {what}");
+        }
+        assert!(!files.windows(canary.len()).any(|window| window == canary.as_bytes()), "{canary} is on the disk");
+    }
 }

@@ -40,9 +40,15 @@ pub struct Server {
 impl Server {
     /// `abide COMMAND` on a free port, as soon as it says where it listens.
     pub fn start(command: &str, data: &Path) -> Server {
+        Server::start_with(command, data, &["--listen", "127.0.0.1:0"])
+    }
+
+    /// The same with arguments of its own; a folder that they name wins.
+    pub fn start_with(command: &str, data: &Path, arguments: &[&str]) -> Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_abide"))
-            .args([command, "--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
+            .arg(command)
+            .args(arguments)
+            .env("ABIDE_DATA", data)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
