@@ -186,7 +186,7 @@ test("paused and resumed", async () => {
 });
 
 test("a killed worker's stall rests with `lost: hold`, appears without a reload, and its button works", async () => {
-  const doomed = server.worker({ slow: "sleep 4; echo '{}'" }, ["--name", "doomed"]);
+  const doomed = server.worker({ slow: "sleep 20; echo '{}'" }, ["--name", "doomed"]);
   const { id, page } = await reached("held", "running");
   await doomed.stop("SIGKILL");
   await sees(page, "stalled");
@@ -202,7 +202,7 @@ test("a killed worker's stall rests with `lost: hold`, appears without a reload,
 });
 
 test("a killed worker's loss and what recovery did appear without a reload", async () => {
-  const doomed = server.worker({ slow: "sleep 4; echo '{}'" }, ["--name", "doomed"]);
+  const doomed = server.worker({ slow: "sleep 20; echo '{}'" }, ["--name", "doomed"]);
   const { id, page } = await reached("again", "running");
   await page.locator("#tab-events").click();
   await page.locator(".ev-kind").filter({ hasText: "task.claimed" }).waitFor();
