@@ -121,7 +121,7 @@ pub fn token_of(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// `Secure` always: Chromium and Firefox take such cookies over plain http from this machine itself (localhost, 127.0.0.1
-/// and [::1] count as trustworthy), and from nowhere else, which is what is wanted. Over plain http from another machine
+/// and `::1` count as trustworthy), and from nowhere else, which is what is wanted. Over plain http from another machine
 /// (in Safari also from this one) the browser drops it; the login screen notices and says that https is needed.
 fn cookie(headers: &HeaderMap, token: &str, seconds: u64) -> String {
     format!("{}={token}; Path=/; Max-Age={seconds}; HttpOnly; Secure; SameSite=Lax", cookie_name(headers))
