@@ -1,7 +1,7 @@
 //! How many transitions a second the engine carries, beside what the same disk can do without it.
 //!
 //! `cargo bench -p abide-bench --bench throughput`: prints both figures and their ratio, and fails below the promise
-//! when `ABIDE_BENCH_CHECK=1`. `-- carry` leaves everything else out, for a profile.
+//! when `ABIDE_BENCH_CHECK=1`. `-- carry`, `-- single` or `-- history` leave everything else out, for a profile.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -15,6 +15,7 @@ use abide_engine::Engine;
 use abide_engine::request::Claim;
 use abide_engine::store::Wanted;
 use rusqlite::{Connection, params};
+use tokio::runtime::Runtime;
 
 /// As in the program.
 #[global_allocator]
@@ -28,11 +29,20 @@ fn main() {
     let directory = std::env::temp_dir().join(format!("abide-throughput-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    if std::env::args().any(|arg| arg == "carry") {
-        let rate = runtime.block_on(carried(&directory.join("carried"), runs));
-        println!("through carry, {CALLERS} callers: {rate:.0} commands/s");
-        return drop(std::fs::remove_dir_all(&directory));
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    match only.as_deref() {
+        Some("carry") => {
+            let rate = runtime.block_on(carried(&directory.join("carried"), runs));
+            println!("through carry, {CALLERS} callers: {rate:.0} commands/s");
+        }
+        Some("single") => print_single(&runtime, &directory),
+        Some("history") => print_history(&runtime, &directory),
+        _ => everything(&runtime, &directory, runs),
     }
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
+fn everything(runtime: &Runtime, directory: &Path, runs: usize) {
     println!("bare: one event insert, one run update, one task update, with indexes, WAL, synchronous=FULL");
     let mut bare_at_callers = 0.0;
     for batch in [1, 10, 100, CALLERS, 1_000] {
@@ -42,27 +52,32 @@ fn main() {
             bare_at_callers = rate;
         }
     }
-    let bare_commit = bare_latency(&directory.join("latency.db"));
     let rate = runtime.block_on(carried(&directory.join("carried"), runs));
-    let alone = runtime.block_on(single(&directory.join("single")));
     let ratio = rate / bare_at_callers;
     println!("through carry, {CALLERS} callers: {rate:.0} commands/s, {:.0} % of the bare figure", ratio * 100.0);
     // A claim moves the task and the run; a completion the task, the step, the body and the run. Each is an event.
     let moves = 3.0 * rate;
     println!("  that is {moves:.0} transitions/s in the log, {:.0} % of the bare figure", 300.0 * ratio);
-    println!(
-        "a single caller: {alone:?} a command, one bare commit: {bare_commit:?}, ratio {:.2}",
-        alone.as_secs_f64() / bare_commit.as_secs_f64()
-    );
+    print_single(runtime, directory);
+    print_history(runtime, directory);
+    if std::env::var_os("ABIDE_BENCH_CHECK").is_some() {
+        assert!(rate >= 25_000.0_f64.max(0.6 * bare_at_callers), "slower than promised");
+    }
+}
+
+fn print_single(runtime: &Runtime, directory: &Path) {
+    let bare = bare_latency(&directory.join("latency.db"));
+    let alone = runtime.block_on(single(&directory.join("single")));
+    let ratio = alone.as_secs_f64() / bare.as_secs_f64();
+    println!("a single caller: {alone:?} a command, one bare commit: {bare:?}, ratio {ratio:.2}");
+}
+
+fn print_history(runtime: &Runtime, directory: &Path) {
     let (short, long, events) = runtime.block_on(history(&directory.join("history")));
     println!(
         "one item (claim and complete): {short:.0} µs of the processor while the log is short, {long:.0} µs after {events} events, ratio {:.2}",
         long / short
     );
-    let _ = std::fs::remove_dir_all(&directory);
-    if std::env::var_os("ABIDE_BENCH_CHECK").is_some() {
-        assert!(rate >= 25_000.0_f64.max(0.6 * bare_at_callers), "slower than promised");
-    }
 }
 
 fn bare_database(path: &PathBuf, runs: i64) -> Connection {
@@ -172,7 +187,7 @@ fn processor_time(thread: &str) -> Duration {
     let mut ticks = 0;
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
-        if stat.contains(&format!("({thread})")) {
+        if stat.contains(&format!("({thread}")) {
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
             ticks += fields[11].parse::<u64>().unwrap_or(0) + fields[12].parse::<u64>().unwrap_or(0);
         }
@@ -188,7 +203,8 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
     let engine = Engine::open(directory).expect("an engine");
     start_all(&engine, runs).await;
     let left = Arc::new(AtomicUsize::new(runs));
-    let used = processor_time("abide-lane");
+    let threads = ["abide-lane", "abide-writer", "throughput"];
+    let used = threads.map(processor_time);
     let began = Instant::now();
     let callers = (0..CALLERS).map(|worker| {
         let (engine, left) = (engine.clone(), left.clone());
@@ -204,8 +220,10 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
         caller.await.expect("a caller");
     }
     let rate = (2 * runs) as f64 / began.elapsed().as_secs_f64();
-    let used = processor_time("abide-lane") - used;
-    println!("processor time of the lane: {:.1} µs a command", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
+    for (thread, used) in threads.into_iter().zip(used) {
+        let used = processor_time(thread) - used;
+        println!("  {thread}: {:.1} µs of the processor a command", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
+    }
     engine.shutdown().await;
     rate
 }
@@ -219,12 +237,13 @@ async fn history(directory: &Path) -> (f64, f64, u64) {
     engine.register(LONG).await.expect("a document");
     engine.start("long", (0..items).collect::<Vec<u32>>()).await.expect("a run");
     let mut costs = Vec::new();
-    let (mut used, mut events) = (processor_time("abide-lane"), 0);
+    let engine_time = || processor_time("abide-lane") + processor_time("abide-writer");
+    let (mut used, mut events) = (engine_time(), 0);
     for n in 1..=items {
         let task = engine.claim(claim(0)).await.expect("a claim").pop().expect("a task");
         events = engine.complete(&task, "worker-0", Some("1".into())).await.expect("completed").seq;
         if n % window == 0 {
-            let now = processor_time("abide-lane");
+            let now = engine_time();
             costs.push((now - used).as_secs_f64() * 1e6 / f64::from(window));
             used = now;
         }

@@ -5,11 +5,12 @@ mod body;
 mod claim;
 mod definitions;
 mod deliver;
+mod front;
 mod open;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_core::ids::{Namespace, Queue, RunId, WorkerId};
 use abide_core::run::command::{Actor, Ask, Command, Holding, Rejection};
@@ -22,7 +23,8 @@ use crate::clock::Clock;
 use crate::hub::{Committed, Hub};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
-use crate::request::{Answer, Asked, Error, KeptAnswer, Request, Tidy, ToRun, Told, What};
+use crate::request::{Answer, Asked, Error, KeptAnswer, LeasedTask, Request, Tidy, ToRun, Told, What};
+use crate::store::behind::{Behind, Failed};
 use crate::store::{
     ArchiveWrite, CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
 };
@@ -30,12 +32,13 @@ use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
 use claim::Parked;
 use definitions::Definitions;
+use front::Fronts;
 use open::{Cached, Open};
 
 /// At most this many runs take part in one transaction because of messages, releases or their time.
 pub const RUNS_A_BATCH: usize = 256;
 /// What is kept of runs in memory, counted in rows.
-const CACHED_ROWS: usize = 16_384;
+const CACHED_ROWS: usize = 32_768;
 /// An engine that could not commit for longer than this has left its workers alone.
 pub const SERVING_GAP: Span = Span::from_secs(3);
 /// How often it is written down that the engine serves.
@@ -47,8 +50,8 @@ const BREATH: Span = Span::from_millis(100);
 
 /// Takes requests in batches and makes them durable. It is driven by a thread, or by a test.
 #[derive(Debug)]
-pub struct Lane<S> {
-    store: S,
+pub struct Lane<S: Store> {
+    store: Behind<S>,
     clock: Arc<dyn Clock>,
     ids: Ids,
     hub: Arc<Hub>,
@@ -58,6 +61,7 @@ pub struct Lane<S> {
     /// What is known of the connections of each namespace.
     around: BTreeMap<Namespace, Around>,
     parked: Vec<Parked>,
+    fronts: Fronts,
     serving_since: Timestamp,
     served_at: Timestamp,
     now: Timestamp,
@@ -75,6 +79,8 @@ pub struct Lane<S> {
     last_batch: i64,
     last_run: RunNo,
     most_runs: usize,
+    /// A batch that was decided and could not be made durable.
+    returned: Arc<Mutex<Option<(Decided, Failed)>>>,
 }
 
 /// The process must not go on: nobody knows what was written.
@@ -102,20 +108,44 @@ struct Batch {
     swept: bool,
 }
 
-enum Failed {
-    Statement(StoreError),
-    Commit(CommitError),
+/// A batch on its way to the disk, with everybody who waits for it.
+#[derive(Debug)]
+struct Decided {
+    batch: i64,
+    asked: Vec<Asked>,
+    answers: Vec<Result<Answer, Error>>,
+    served: Vec<(Parked, Vec<LeasedTask>)>,
+    committed: Vec<Committed>,
+    /// When it was last written down that the engine serves, before this.
+    served_at: Timestamp,
 }
 
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Failed {
-        Failed::Statement(error)
+impl Decided {
+    /// It is durable: everybody may know.
+    fn tell(self, hub: &Hub) {
+        at_failpoint(Point::BeforeAnswer);
+        if !self.committed.is_empty() {
+            hub.committed(self.batch, self.committed);
+        }
+        for (one, answer) in self.asked.into_iter().zip(self.answers) {
+            // A caller that went away hears nothing, and nothing is lost by that.
+            let _ = one.reply.send(answer);
+        }
+        for (parked, tasks) in self.served {
+            parked.answer(Ok(Answer::Tasks(tasks)));
+        }
     }
 }
 
 impl<S: Store> Lane<S> {
-    pub fn new(
-        mut store: S,
+    /// A lane that does everything itself.
+    pub fn new(store: S, clock: Arc<dyn Clock>, ids: Ids, hub: Arc<Hub>, listeners: Arc<Listeners>) -> Stored<Lane<S>> {
+        Lane::over(Behind::lazy(store), clock, ids, hub, listeners)
+    }
+
+    /// A lane over a store that writes behind it.
+    pub fn over(
+        mut store: Behind<S>,
         clock: Arc<dyn Clock>,
         ids: Ids,
         hub: Arc<Hub>,
@@ -138,6 +168,7 @@ impl<S: Store> Lane<S> {
             definitions: Definitions::default(),
             around: BTreeMap::new(),
             parked: Vec::new(),
+            fronts: Fronts::default(),
             serving_since,
             served_at: served.map_or(Timestamp::default(), |(_, last)| last),
             now: served.map_or(now, |(_, last)| last.max(now)),
@@ -150,6 +181,7 @@ impl<S: Store> Lane<S> {
             last_batch,
             last_run,
             most_runs: RUNS_A_BATCH,
+            returned: Arc::default(),
             store,
         };
         lane.recall()?;
@@ -162,6 +194,7 @@ impl<S: Store> Lane<S> {
             return Ok(());
         }
         self.runs.clear();
+        self.fronts.clear();
         self.definitions.clear();
         self.around.clear();
         for (namespace, connection, facts) in self.store.connections()? {
@@ -192,13 +225,8 @@ impl<S: Store> Lane<S> {
     }
 
     /// Ends the lane as a crash would: whatever was not committed is gone.
-    pub fn into_store(mut self) -> S {
-        self.store.rollback();
-        self.store
-    }
-
-    pub fn store_mut(&mut self) -> &mut S {
-        &mut self.store
+    pub fn into_store(self) -> Option<S> {
+        self.store.into_inner()
     }
 
     /// When there is something to do even if nobody asks.
@@ -212,71 +240,120 @@ impl<S: Store> Lane<S> {
         self.not_before.map_or(due, |at| due.max(at))
     }
 
-    /// Carries a batch. An empty one does what time alone asks for.
+    /// Carries a batch; when this returns, everybody was answered. An empty one does what time alone asks for.
     pub fn carry(&mut self, asked: Vec<Asked>) -> Result<(), Fatal> {
-        let asked = self.park_claims(asked);
-        match self.transact(&asked) {
-            Ok(answers) => answer_all(asked, answers),
-            // Somebody else holds the store: each alone would wait as long again.
-            Err(Failed::Statement(error)) if asked.len() > 1 && !matches!(error, StoreError::Busy(_)) => {
-                // One of them hit something that the store refuses; the others are not to suffer from it.
-                tracing::warn!(%error, "a batch failed; its requests are tried one at a time");
-                for one in asked {
-                    self.carry(vec![one])?;
-                }
-            }
-            Err(Failed::Statement(error)) => {
-                tracing::error!(%error, "store");
-                let why = unavailable(&error);
-                for one in asked {
-                    one.refuse(why.clone());
-                }
-            }
-            Err(Failed::Commit(CommitError::NotDone(error))) => {
-                tracing::error!(%error, "commit");
-                let why = unavailable(&error);
-                for one in asked {
-                    one.refuse(why.clone());
-                }
-            }
-            Err(Failed::Commit(_)) if is_planted(Bug::UnknownRepeated) => return self.carry(asked),
-            Err(Failed::Commit(unknown)) => {
-                for one in asked {
-                    one.refuse(Error::OutcomeUnknown);
-                }
-                return Err(Fatal(unknown));
-            }
-        }
-        Ok(())
+        self.carry_while(asked, || false)
     }
 
-    /// One transaction: decide everything, write what changed, commit once.
-    fn transact(&mut self, asked: &[Asked]) -> Result<Vec<Result<Answer, Error>>, Failed> {
+    /// The same, but while others wait for their turn the batch may still be on its way to the disk when this returns.
+    pub fn carry_while(&mut self, asked: Vec<Asked>, others_wait: impl Fn() -> bool) -> Result<(), Fatal> {
+        let asked = self.park_claims(asked);
         let now = self.clock.now();
         let now = if is_planted(Bug::ClockFollowed) { now } else { now.max(self.now) };
         let mut batch = Batch { now, ..Batch::default() };
-        self.now = batch.now;
         let served_at = self.served_at;
+        self.now = now;
         self.notice_gap();
-        let done = self.decide_all(&mut batch, asked);
-        let (answers, served) = match done {
-            Ok(done) => done,
-            Err(failed) => {
-                self.store.rollback();
-                self.stale = !is_planted(Bug::CacheSurvivesRollback);
+        let decided = self.decide_all(&mut batch, &asked);
+        // At most one batch is on its way while the next is decided.
+        self.store.settled();
+        if let Some((before, failed)) = self.take_returned() {
+            // This one was decided on what has never become true.
+            self.undo(before.served_at);
+            self.last_batch = before.batch - 1;
+            self.make_good(before, failed)?;
+            return self.carry_while(asked, others_wait);
+        }
+        match decided {
+            Ok((answers, served)) => {
+                let served = self.take_served(served);
+                let (batch_no, committed) = (self.last_batch + 1, std::mem::take(&mut batch.committed));
+                let decided = Decided { batch: batch_no, asked, answers, served, committed, served_at };
+                self.hand_over(batch, decided, others_wait())
+            }
+            Err(error) => {
+                self.undo(served_at);
                 if !self.stale {
                     self.settle(batch);
                 }
-                self.served_at = served_at;
-                self.not_before = Some(self.now + BREATH);
-                return Err(failed);
+                self.try_singly(asked, error)
             }
-        };
+        }
+    }
+
+    /// Memory follows a batch that was decided, and the store makes it durable.
+    fn hand_over(&mut self, mut batch: Batch, decided: Decided, later: bool) -> Result<(), Fatal> {
         self.not_before = None;
+        if !batch.dirty {
+            self.store.rollback();
+            self.settle(batch);
+            decided.tell(&self.hub);
+            return Ok(());
+        }
+        self.last_batch = decided.batch;
+        let (now, touched) = (batch.now, std::mem::take(&mut batch.touched));
         self.settle(batch);
-        at_failpoint(Point::BeforeAnswer);
-        self.serve_parked(served);
-        Ok(answers)
+        let (hub, returned) = (self.hub.clone(), self.returned.clone());
+        let anyway = is_planted(Bug::AnswerBeforeCommit);
+        let then = Box::new(move |done: Result<(), Failed>| match done {
+            Err(failed) if !anyway => {
+                *returned.lock().unwrap_or_else(PoisonError::into_inner) = Some((decided, failed));
+            }
+            _ => decided.tell(&hub),
+        });
+        self.store.commit_then(self.last_batch, now, touched, later, then);
+        match self.take_returned() {
+            Some((decided, failed)) => {
+                self.undo(decided.served_at);
+                self.last_batch = decided.batch - 1;
+                self.make_good(decided, failed)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn take_returned(&mut self) -> Option<(Decided, Failed)> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Nothing of the open transaction stays, and nothing that memory took from it.
+    fn undo(&mut self, served_at: Timestamp) {
+        self.store.rollback();
+        self.stale = !is_planted(Bug::CacheSurvivesRollback);
+        self.served_at = served_at;
+        self.not_before = Some(self.now + BREATH);
+    }
+
+    /// Answers those whose batch was not made durable, or tries again for them.
+    fn make_good(&mut self, decided: Decided, failed: Failed) -> Result<(), Fatal> {
+        let Decided { asked, served, .. } = decided;
+        let waiting = std::mem::take(&mut self.parked);
+        self.parked = served.into_iter().map(|(parked, _)| parked).chain(waiting).collect();
+        match failed {
+            Failed::Statement(error) => self.try_singly(asked, error),
+            Failed::Commit(CommitError::NotDone(error)) => {
+                tracing::error!(%error, "commit");
+                refuse_all(asked, &unavailable(&error));
+                Ok(())
+            }
+            Failed::Commit(_) if is_planted(Bug::UnknownRepeated) => self.carry(asked),
+            Failed::Commit(unknown) => {
+                refuse_all(asked, &Error::OutcomeUnknown);
+                Err(Fatal(unknown))
+            }
+        }
+    }
+
+    /// One of them hit something that the store refuses; the others are not to suffer from it.
+    fn try_singly(&mut self, asked: Vec<Asked>, error: StoreError) -> Result<(), Fatal> {
+        // Somebody else holds the store: each alone would wait as long again.
+        if asked.len() < 2 || matches!(error, StoreError::Busy(_)) {
+            tracing::error!(%error, "store");
+            refuse_all(asked, &unavailable(&error));
+            return Ok(());
+        }
+        tracing::warn!(%error, "a batch failed; its requests are tried one at a time");
+        asked.into_iter().try_for_each(|one| self.carry(vec![one]))
     }
 
     #[expect(clippy::type_complexity, reason = "the answers, and which parked claims got what")]
@@ -284,7 +361,7 @@ impl<S: Store> Lane<S> {
         &mut self,
         batch: &mut Batch,
         asked: &[Asked],
-    ) -> Result<(Vec<Result<Answer, Error>>, Vec<claim::Served>), Failed> {
+    ) -> Stored<(Vec<Result<Answer, Error>>, Vec<claim::Served>)> {
         self.store.begin()?;
         self.recall()?;
         let mut answers = Vec::with_capacity(asked.len());
@@ -296,26 +373,16 @@ impl<S: Store> Lane<S> {
         self.wake_due(batch)?;
         self.deliver_messages(batch)?;
         self.touch_serving(batch)?;
-        self.flush(batch)?;
         let served = self.claim_all(batch)?;
         self.flush(batch)?;
         if batch.swept {
             // Also when nothing was due after all, or the sweep would come back at once.
             self.next_wake = self.store.next_wake()?;
         }
-        if batch.dirty {
-            let committed = self.store.commit(self.last_batch + 1, batch.now, &batch.touched);
-            if !is_planted(Bug::AnswerBeforeCommit) {
-                committed.map_err(Failed::Commit)?;
-            }
-            self.last_batch += 1;
-        } else {
-            self.store.rollback();
-        }
         Ok((answers, served))
     }
 
-    /// After a commit: memory follows the store, and watchers are told.
+    /// Memory follows the store.
     fn settle(&mut self, batch: Batch) {
         self.inbox_waits = batch.posted || (self.inbox_waits && !batch.inbox_drained);
         if batch.releases_drained {
@@ -325,9 +392,6 @@ impl<S: Store> Lane<S> {
             if let Some((cached, weight)) = open.into_cached() {
                 self.runs.put(key, cached, weight);
             }
-        }
-        if !batch.committed.is_empty() {
-            self.hub.committed(self.last_batch, batch.committed);
         }
     }
 
@@ -583,16 +647,9 @@ impl Batch {
     }
 }
 
-impl Asked {
-    fn refuse(self, why: Error) {
-        // A caller that went away hears nothing, and nothing is lost by that.
-        let _ = self.reply.send(Err(why));
-    }
-}
-
-fn answer_all(asked: Vec<Asked>, answers: Vec<Result<Answer, Error>>) {
-    for (one, answer) in asked.into_iter().zip(answers) {
-        let _ = one.reply.send(answer);
+fn refuse_all(asked: Vec<Asked>, why: &Error) {
+    for one in asked {
+        let _ = one.reply.send(Err(why.clone()));
     }
 }
 

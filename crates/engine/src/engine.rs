@@ -25,6 +25,7 @@ use crate::queue::Requests;
 use crate::reads::Documents;
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
 use crate::store::StoreError;
+use crate::store::behind::Behind;
 use crate::store::sqlite::{Files, Readers, Sqlite};
 use crate::worker::Worker;
 
@@ -106,7 +107,8 @@ impl Engine {
         let (hub, listeners, requests) =
             (Arc::<Hub>::default(), Arc::<Listeners>::default(), Arc::<Requests>::default());
         let Options { clock, ids, on_fatal, retention } = options;
-        let lane = Lane::new(store, clock.clone(), ids.clone(), hub.clone(), listeners.clone())?;
+        let store = Behind::threaded(store, "abide-writer")?;
+        let lane = Lane::over(store, clock.clone(), ids.clone(), hub.clone(), listeners.clone())?;
         let (line, watch) = (requests.clone(), clock.clone());
         let thread = std::thread::Builder::new()
             .name("abide-lane".into())
@@ -354,12 +356,14 @@ fn unexpected(answer: &Answer) -> Error {
     Error::Invalid(format!("the engine answered something else: {answer:?}"))
 }
 
-/// The lane's thread: while one commit is on its way to the disk, the next batch gathers.
+/// The lane's thread: while one batch is on its way to the disk, the next is decided, and the one after it gathers.
 fn drive(mut lane: Lane<Sqlite>, requests: &Requests, clock: &dyn Clock, on_fatal: &OnFatal) {
     loop {
         let wait = Duration::from_micros(lane.due_at().since(clock.now()).micros());
         let Some(batch) = requests.take(wait) else { break };
-        let carried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lane.carry(batch)));
+        let carried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            lane.carry_while(batch, || requests.anybody_waits())
+        }));
         match carried {
             Ok(Ok(())) => {}
             Ok(Err(fatal)) => {

@@ -64,6 +64,10 @@ impl Requests {
         Some(lines.batch())
     }
 
+    pub fn anybody_waits(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
     /// Nothing more is let in; what waits is still carried.
     pub fn close(&self) {
         self.lock().closed = true;

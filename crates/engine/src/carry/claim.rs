@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use abide_core::ids::{Digest, Namespace, Path, TaskId, WorkerId};
+use abide_core::ids::{Digest, Handler, Namespace, Path, Queue, TaskId, WorkerId};
 use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Reply};
 use abide_core::run::step::{Ref, Step, Task, TaskKind};
 use abide_core::run::{Need, PUSH, idempotency_key, row_of};
 use abide_core::time::{Span, Timestamp};
 
+use super::front::{Fronts, Of};
 use super::open::Open;
 use super::{Batch, Lane};
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
@@ -32,6 +33,10 @@ pub(super) struct Parked {
 impl Parked {
     fn serves(&self, namespace: &Namespace) -> bool {
         self.namespace.as_ref().is_none_or(|of| of == namespace)
+    }
+
+    pub fn answer(self, answer: Result<Answer, Error>) {
+        let _ = self.reply.send(answer);
     }
 }
 
@@ -67,56 +72,93 @@ impl<S: Store> Lane<S> {
     pub(super) fn claim_all(&mut self, batch: &mut Batch) -> Stored<Vec<Served>> {
         let mut served = Vec::new();
         let again = std::mem::take(&mut self.claim_again);
-        let mut lines: Vec<Line> = Vec::new();
-        for at in 0..self.parked.len() {
-            let parked = &self.parked[at];
-            let hopeful = parked.new
-                || again
-                || parked.claim.wanted.queues.iter().any(|queue| {
-                    batch.ready.iter().any(|(namespace, ready)| parked.serves(namespace) && ready == queue)
-                });
-            if !hopeful {
+        // Those who are served leave the list only when the batch is decided.
+        let parked = std::mem::take(&mut self.parked);
+        for (at, one) in parked.iter().enumerate() {
+            let offered = |queue| batch.ready.iter().any(|(namespace, ready)| one.serves(namespace) && ready == queue);
+            if !(one.new || again || one.claim.wanted.queues.iter().any(offered)) {
                 continue;
             }
-            let claim = parked.claim.clone();
-            let Some(namespace) = parked.namespace.clone() else {
-                let tasks = self.claim_anywhere(batch, &claim)?;
-                if !tasks.is_empty() {
-                    served.push((at, tasks));
+            match self.serve(batch, one) {
+                Ok(Some(tasks)) => served.push((at, tasks)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.parked = parked;
+                    return Err(error);
                 }
-                continue;
-            };
-            if let Some(tasks) = self.claimed_before(batch, &namespace, &claim)? {
-                served.push((at, tasks));
-                continue;
-            }
-            let line = match lines.iter().position(|line| line.is_for(&namespace, &claim.wanted)) {
-                Some(line) => line,
-                None => {
-                    let same = |other: &&Parked| {
-                        other.namespace.as_ref() == Some(&namespace) && other.claim.wanted == claim.wanted
-                    };
-                    let limit = self.parked.iter().filter(same).map(|other| other.claim.max).sum::<usize>();
-                    lines.push(Line::new(
-                        &namespace,
-                        &claim.wanted,
-                        self.store.ready(&namespace, &claim.wanted, limit)?,
-                    ));
-                    lines.len() - 1
-                }
-            };
-            let tasks = self.claim_from(batch, &mut lines[line], &claim)?;
-            if !tasks.is_empty() {
-                self.remember_claim(batch, &namespace, &claim, &tasks)?;
-                served.push((at, tasks));
             }
         }
+        self.parked = parked;
         Ok(served)
+    }
+
+    /// What there is for one claim; nothing: it waits on.
+    fn serve(&mut self, batch: &mut Batch, parked: &Parked) -> Stored<Option<Vec<LeasedTask>>> {
+        let claim = &parked.claim;
+        let Some(namespace) = &parked.namespace else {
+            let tasks = self.claim_anywhere(batch, claim)?;
+            return Ok(Some(tasks).filter(|tasks| !tasks.is_empty()));
+        };
+        if let Some(tasks) = self.claimed_before(batch, namespace, claim)? {
+            return Ok(Some(tasks));
+        }
+        let tasks = match &claim.wanted.handlers {
+            Some(handlers) => self.claim_named(batch, namespace, claim, handlers)?,
+            None => {
+                // What this batch made ready must be found too.
+                self.flush(batch)?;
+                let candidates = self.store.ready(namespace, &claim.wanted, claim.max)?;
+                self.claim_from(batch, namespace, claim, candidates)?
+            }
+        };
+        if tasks.is_empty() {
+            return Ok(None);
+        }
+        self.remember_claim(batch, namespace, claim, &tasks)?;
+        Ok(Some(tasks))
+    }
+
+    /// From the lines of the handlers that a worker offers.
+    fn claim_named(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        claim: &Claim,
+        handlers: &[Handler],
+    ) -> Stored<Vec<LeasedTask>> {
+        let line = |queue: &Queue, handler: &Handler| Of {
+            namespace: namespace.clone(),
+            queue: queue.clone(),
+            handler: handler.clone(),
+        };
+        let queues = claim.wanted.queues.iter();
+        let lines: Vec<Of> = queues.flat_map(|queue| handlers.iter().map(move |name| line(queue, name))).collect();
+        let mut tasks = Vec::new();
+        while tasks.len() < claim.max {
+            for of in lines.iter() {
+                if self.fronts.must_read(of) {
+                    self.read_front(batch, of)?;
+                }
+            }
+            let Some(candidate) = self.fronts.pop(&lines) else { break };
+            tasks.extend(self.claim_from(batch, namespace, claim, vec![candidate])?);
+        }
+        Ok(tasks)
+    }
+
+    fn read_front(&mut self, batch: &mut Batch, of: &Of) -> Stored {
+        self.flush(batch)?;
+        let wanted = Wanted { queues: vec![of.queue.clone()], handlers: Some(vec![of.handler.clone()]) };
+        let read = self.store.ready(&of.namespace, &wanted, Fronts::page())?;
+        self.fronts.fill(of.clone(), read);
+        Ok(())
     }
 
     /// Each namespace that has something gets an equal share, and another one is the first each time: no tenant can keep
     /// the others waiting.
     fn claim_anywhere(&mut self, batch: &mut Batch, claim: &Claim) -> Stored<Vec<LeasedTask>> {
+        // What this batch made ready must be found too.
+        self.flush(batch)?;
         let mut namespaces = BTreeSet::new();
         for queue in &claim.wanted.queues {
             namespaces.extend(self.store.namespaces_of(queue)?);
@@ -131,27 +173,27 @@ impl<S: Store> Lane<S> {
         let mut tasks = Vec::new();
         for namespace in &namespaces {
             let max = claim.max.div_ceil(count).min(claim.max - tasks.len());
-            let mut line = Line::new(namespace, &claim.wanted, self.store.ready(namespace, &claim.wanted, max)?);
-            tasks.extend(self.claim_from(batch, &mut line, &Claim { max, ..claim.clone() })?);
+            let candidates = self.store.ready(namespace, &claim.wanted, max)?;
+            tasks.extend(self.claim_from(batch, namespace, claim, candidates)?);
         }
         Ok(tasks)
     }
 
-    fn claim_from(&mut self, batch: &mut Batch, line: &mut Line, claim: &Claim) -> Stored<Vec<LeasedTask>> {
-        let mut tasks = Vec::new();
-        while tasks.len() < claim.max
-            && let Some(candidate) = line.candidates.pop_front()
-        {
-            let key = RunKey { namespace: line.namespace.clone(), run_id: candidate.run_id };
+    fn claim_from(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        claim: &Claim,
+        candidates: Vec<Candidate>,
+    ) -> Stored<Vec<LeasedTask>> {
+        let mut tasks = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let key = RunKey { namespace: namespace.clone(), run_id: candidate.run_id };
             if self.open(batch, &key)?.is_none() {
                 continue;
             }
-            let claimed =
-                self.claim_task(batch, &key, &candidate.path, &claim.worker, claim.window, claim.claim_id.as_ref());
-            match claimed? {
+            match self.claim_task(batch, &key, &candidate.path, &claim.worker, claim.window, claim.claim_id.as_ref())? {
                 Some(task) => tasks.push(task),
-                // Another claim of this batch was faster; there may be more behind what was read.
-                None if is_leased(batch, &key, &candidate.path) => self.claim_again = true,
                 // Looking again would find the same again.
                 None => tracing::error!(run = %key.run_id, step = %candidate.path, "a ready task cannot be claimed"),
             }
@@ -256,10 +298,11 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Answers who was served, and who has waited long enough.
-    pub(super) fn serve_parked(&mut self, served: Vec<Served>) {
+    /// Takes out who was served, and who has waited long enough; the others wait on.
+    pub(super) fn take_served(&mut self, served: Vec<Served>) -> Vec<(Parked, Vec<LeasedTask>)> {
         let mut served: VecDeque<Served> = served.into();
         let mut waiting = Vec::with_capacity(self.parked.len());
+        let mut answered = Vec::with_capacity(served.len());
         for (at, mut parked) in std::mem::take(&mut self.parked).into_iter().enumerate() {
             let tasks = match served.front() {
                 Some((of, _)) if *of == at => served.pop_front().map(|(_, tasks)| tasks).unwrap_or_default(),
@@ -269,16 +312,17 @@ impl<S: Store> Lane<S> {
                 parked.new = false;
                 waiting.push(parked);
             } else {
-                let _ = parked.reply.send(Ok(Answer::Tasks(tasks)));
+                answered.push((parked, tasks));
             }
         }
         self.parked = waiting;
+        answered
     }
 
     /// Everybody who waits is told that there is nothing, because the engine stops.
     pub fn dismiss(&mut self) {
         for parked in self.parked.drain(..) {
-            let _ = parked.reply.send(Err(Error::ShuttingDown));
+            parked.answer(Err(Error::ShuttingDown));
         }
     }
 
@@ -366,23 +410,6 @@ impl<S: Store> Lane<S> {
     }
 }
 
-/// Candidates for everybody who asks for the same.
-struct Line {
-    namespace: Namespace,
-    wanted: Wanted,
-    candidates: VecDeque<Candidate>,
-}
-
-impl Line {
-    fn new(namespace: &Namespace, wanted: &Wanted, candidates: Vec<Candidate>) -> Line {
-        Line { namespace: namespace.clone(), wanted: wanted.clone(), candidates: candidates.into() }
-    }
-
-    fn is_for(&self, namespace: &Namespace, wanted: &Wanted) -> bool {
-        self.namespace == *namespace && self.wanted == *wanted
-    }
-}
-
 fn claim_key(worker: &WorkerId, claim_id: &str) -> String {
     format!("claim:{worker}:{claim_id}")
 }
@@ -397,9 +424,4 @@ fn traceparent(trace_id: &str, task: &Task) -> Option<String> {
     let is_trace = trace_id.len() == 32 && trace_id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let span = Digest::of(task.id.as_str().as_bytes()).to_string();
     is_trace.then(|| format!("00-{trace_id}-{}-01", &span[span.len() - 16..]))
-}
-
-fn is_leased(batch: &Batch, key: &RunKey, row: &Path) -> bool {
-    let step = batch.runs.get(key).and_then(|open| open.run.step(row.as_str()));
-    step.is_some_and(Step::is_leased)
 }

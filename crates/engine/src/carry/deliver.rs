@@ -146,7 +146,7 @@ impl<S: Store> Lane<S> {
         let released = std::mem::take(&mut batch.writes.released);
         if !released.is_empty() {
             batch.dirty = true;
-            self.store.write(&crate::store::Writes { released, ..Default::default() })?;
+            self.store.write(crate::store::Writes { released, ..Default::default() })?;
         }
         Ok(())
     }

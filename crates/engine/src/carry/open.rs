@@ -11,15 +11,19 @@ use abide_core::run::step::Step;
 use abide_core::run::{Advanced, LateAnswer, Need, Stop, Working, advance, first_needs};
 use abide_core::time::Timestamp;
 
+use super::front::Fronts;
 use super::{Batch, Lane};
 use crate::hub::Committed;
 use crate::message::Message;
 use crate::request::Told;
 use crate::store::rows;
 use crate::store::{
-    Found, Loaded, PostKey, Posted, RunKey, RunNo, RunWrite, StepWrite, Store, StoreError, Stored, Touched, Writes,
+    Found, Loaded, PostKey, Posted, RunKey, RunNo, RunWrite, StepWrite, Store, StoreError, Stored, Touched,
 };
 use crate::testing::{Bug, is_planted, tamper};
+
+/// A payload up to this size stays in memory with its run when it is likely to be read next.
+const SMALL: usize = 1_024;
 
 /// How often one decision may ask for more rows; each time it gets at least one.
 const MOST_LOADS: usize = 100_000;
@@ -98,8 +102,12 @@ impl Open {
         if self.run.is_terminal() || self.run.head.state.is_none() {
             return None;
         }
+        let mut payloads = std::mem::take(&mut self.run.payloads);
         self.run.release();
-        let weight = 1 + self.run.steps.len();
+        payloads.retain(|name, json| json.len() <= SMALL && is_soon_read(&self.run, name));
+        let bytes: usize = payloads.values().map(|json| json.len()).sum();
+        let weight = 1 + self.run.steps.len() + bytes / SMALL;
+        self.run.payloads = payloads;
         let Open { no, run, stored_wake, stored_bucket, late, .. } = self;
         Some((Cached { no, run, wake_at: stored_wake, bucket: stored_bucket, late }, weight))
     }
@@ -118,10 +126,18 @@ impl Open {
         }
     }
 
-    /// Takes over what a decision led to.
-    fn take(&mut self, advanced: Advanced) -> (Reply, Vec<Effect>) {
+    /// Takes over what a decision led to; tells the lines of ready tasks.
+    fn take(&mut self, advanced: Advanced, fronts: &mut Fronts) -> (Reply, Vec<Effect>) {
         let Advanced { run, records, changed, payloads, effects, wake_at, reply } = advanced;
         for path in changed {
+            let ready = |of: &Working| rows::ready(&run.head.started, of.step(path.as_str())?);
+            let (was, is) = (ready(&self.run), ready(&run));
+            if was != is {
+                let namespace = &run.head.namespace;
+                was.into_iter().for_each(|was| fronts.change(namespace, self.no, &path, was, None));
+                is.into_iter()
+                    .for_each(|is| fronts.change(namespace, self.no, &path, is, Some(run.head.run_id.clone())));
+            }
             if records.is_empty() {
                 self.beaten.insert(path);
             } else if !self.stored.contains_key(&path) {
@@ -271,7 +287,7 @@ impl<S: Store> Lane<S> {
             Ok(advanced) => advanced,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        let (reply, effects) = open.take(advanced);
+        let (reply, effects) = open.take(advanced, &mut self.fronts);
         self.gather(batch, key, effects)?;
         Ok(Ok(reply))
     }
@@ -347,10 +363,14 @@ impl<S: Store> Lane<S> {
             return Ok(());
         }
         batch.dirty = true;
-        self.store.write(&batch.writes)?;
-        batch.writes = Writes::default();
-        Ok(())
+        self.store.write(std::mem::take(&mut batch.writes))
     }
+}
+
+/// What a worker gets with its task, and what most steps refer to.
+fn is_soon_read(run: &Working, name: &PayloadName) -> bool {
+    *name == PayloadName::input()
+        || run.open().any(|step| step.task.as_ref().is_some_and(|task| task.input.name == *name))
 }
 
 /// Decides, and loads until nothing is missing.

@@ -1,6 +1,7 @@
 //! The narrow waist: set-based, blocking verbs that carry a batch of decisions into a database. A store decides nothing;
 //! it keeps rows, finds them and says truthfully whether a commit happened.
 
+pub mod behind;
 pub mod rows;
 pub mod seal;
 pub mod sqlite;
@@ -48,6 +49,7 @@ pub enum Found {
 /// A task that somebody may claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    pub no: RunNo,
     pub run_id: RunId,
     pub path: Path,
     /// The higher the priority, the lower the rank.
@@ -222,7 +224,7 @@ pub struct Touched {
 }
 
 /// An accident, not an answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the disk is full")]
     Full,
@@ -252,7 +254,7 @@ pub type Stored<T = ()> = Result<T, StoreError>;
 /// One writer. Between `begin` and `commit` everything is one transaction.
 pub trait Store: Send {
     fn begin(&mut self) -> Stored;
-    fn write(&mut self, writes: &Writes) -> Stored;
+    fn write(&mut self, writes: Writes) -> Stored;
     /// Writes the batch's own row, by which an unknown outcome can be looked up, and makes everything durable.
     fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError>;
     fn rollback(&mut self);

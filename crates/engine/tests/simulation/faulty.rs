@@ -141,7 +141,7 @@ impl Store for Faulty {
         self.inner.begin()
     }
 
-    fn write(&mut self, writes: &Writes) -> Stored {
+    fn write(&mut self, writes: Writes) -> Stored {
         self.strike()?;
         locked(&self.faults).writing.extend(writes.runs.iter().map(|run| run.no));
         self.inner.write(writes)?;

@@ -120,7 +120,7 @@ fn a_restart_never_begins_before_the_last_commit() {
     let last = "select at from batches order by batch desc limit 1";
     let before = bench.number(last);
     bench.at(Span::ZERO);
-    let store = bench.lane.take().expect("a lane").into_store();
+    let store = bench.lane.take().expect("a lane").into_store().expect("a store");
     bench.lane = Some(bench.lane_on(store));
     bench.start();
     assert!(bench.number(last) >= before, "the second commit is before the first");

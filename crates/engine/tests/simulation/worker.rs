@@ -204,7 +204,7 @@ impl World {
             (TaskKind::Body, _) => Plan::Good,
             (TaskKind::Reconcile, 5..=12) => Plan::Fail(FailureClass::Transient),
             (TaskKind::Reconcile, _) => Plan::Good,
-            (TaskKind::Compensate, 5..=14) => Plan::Fail(self.some_class()),
+            (TaskKind::Compensate, 5..=24) => Plan::Fail(self.some_class()),
             (_, 5..=9) if external => Plan::Unsure(self.random.chance(500)),
             (_, 10..=24) if external => Plan::WithReceipt,
             (_, 25..=27) if external => Plan::ReceiptThenDie,

@@ -439,9 +439,11 @@ impl World {
             self.parked.push((letter, answer));
             asked
         });
-        let asked: Vec<Asked> = asked.collect();
+        let mut asked: Vec<Asked> = asked.collect();
         let requests = asked.len();
-        let carried = lane.carry(asked);
+        // Some are decided while the batch before them is not durable yet.
+        let later = asked.split_off(self.random.between(0, requests as i64) as usize);
+        let carried = lane.carry_while(asked, || true).and_then(|()| lane.carry(later));
         let answers = self.collect();
         let (dead, since) = {
             let faults = locked(&self.faults);

@@ -160,7 +160,7 @@ fn key(row: &Row<'_>, at: usize) -> rusqlite::Result<RunKey> {
 
 /// Tasks of one handler in the order in which they are due. The primary key serves it.
 const READY: &str = "
-    select run_id, path, rank, issued_at, body
+    select run_no, run_id, path, rank, issued_at, body
     from   ready_tasks
     where  namespace = ?1 and queue = ?2 and handler = ?3
     order  by rank, issued_at, run_no, path
@@ -178,26 +178,21 @@ pub(super) fn ready(db: &Db, namespace: &Namespace, wanted: &Wanted, limit: usiz
             let mut rows = statement.query(params![namespace.as_str(), queue.as_str(), handler, limit as i64])?;
             while let Some(row) = rows.next()? {
                 // A body goes only to a worker that offers its revision by name.
-                if wanted.handlers.is_none() && row.get::<_, bool>(4)? {
+                if wanted.handlers.is_none() && row.get::<_, bool>(5)? {
                     break;
                 }
                 found.push(Candidate {
-                    run_id: RunId::new(row.get::<_, String>(0)?),
-                    path: Path::new(row.get::<_, String>(1)?),
-                    rank: row.get(2)?,
-                    issued_at: Timestamp::from_micros(row.get(3)?),
+                    no: row.get(0)?,
+                    run_id: RunId::new(row.get::<_, String>(1)?),
+                    path: Path::new(row.get::<_, String>(2)?),
+                    rank: row.get(3)?,
+                    issued_at: Timestamp::from_micros(row.get(4)?),
                 });
             }
         }
     }
-    found.sort_by(|one, other| {
-        (one.rank, one.issued_at, &one.run_id, &one.path).cmp(&(
-            other.rank,
-            other.issued_at,
-            &other.run_id,
-            &other.path,
-        ))
-    });
+    let place = |one: &Candidate| (one.rank, one.issued_at, one.no);
+    found.sort_by(|one, other| place(one).cmp(&place(other)).then_with(|| one.path.cmp(&other.path)));
     found.truncate(limit);
     Ok(found)
 }

@@ -111,8 +111,8 @@ impl Store for Sqlite {
         Ok(self.db.prepare_cached("begin immediate")?.raw_execute().map(drop)?)
     }
 
-    fn write(&mut self, writes: &Writes) -> Stored {
-        self.write_all(writes)
+    fn write(&mut self, writes: Writes) -> Stored {
+        self.write_all(&writes)
     }
 
     fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError> {

@@ -1,0 +1,457 @@
+//! Writing behind the lane: while one thread makes a batch durable, the lane decides the next. The store sees the same
+//! calls in the same order as it would without this; only who reads has to wait for what was written before.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use abide_core::contract::RunState;
+use abide_core::ids::{Digest, Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::run::step::{Connection, Step};
+use abide_core::run::{ConnectionFacts, Need};
+use abide_core::time::Timestamp;
+
+use super::{
+    Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
+    Touched, Wanted, Writes,
+};
+use crate::request::Link;
+
+/// What touches fewer runs is written at once: handing it over would take longer.
+const WORTH_IT: usize = 16;
+
+/// Why a batch was not made durable.
+#[derive(Debug)]
+pub enum Failed {
+    Statement(StoreError),
+    Commit(CommitError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed::Statement(error)
+    }
+}
+
+/// Hears how a commit ended, on whatever thread that happened.
+pub type Then = Box<dyn FnOnce(Result<(), Failed>) + Send>;
+
+enum Job {
+    Begin,
+    Write(Box<Writes>),
+    Commit { batch: i64, now: Timestamp, touched: Vec<Touched>, then: Then },
+}
+
+/// A store, and what it has been told to do.
+#[derive(Debug)]
+pub struct Behind<S: Store> {
+    shared: Arc<Shared<S>>,
+    /// Without one, what waits is done when somebody needs to know: a test sees the same order without a second thread.
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared<S> {
+    state: Mutex<State<S>>,
+    changed: Condvar,
+}
+
+struct State<S> {
+    /// Away while the thread uses it.
+    store: Option<S>,
+    jobs: VecDeque<Job>,
+    /// Commits that were asked for and have not ended.
+    commits: usize,
+    /// Nothing more is done until the lane has rolled back: it would build on what is not there.
+    failed: Option<StoreError>,
+    panicked: bool,
+    closed: bool,
+}
+
+impl<S> std::fmt::Debug for State<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("jobs", &self.jobs.len()).field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl<S> Shared<S> {
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State<S>>) -> MutexGuard<'a, State<S>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Store> State<S> {
+    fn is_quiet(&self) -> bool {
+        self.jobs.is_empty() && self.store.is_some()
+    }
+
+    fn work(&mut self) {
+        while let Some(job) = self.jobs.pop_front() {
+            self.commits -= usize::from(matches!(job, Job::Commit { .. }));
+            if let Some(store) = &mut self.store {
+                perform(store, &mut self.failed, job);
+            }
+        }
+    }
+}
+
+fn perform(store: &mut impl Store, failed: &mut Option<StoreError>, job: Job) {
+    match (job, &failed) {
+        (Job::Begin, None) => *failed = store.begin().err(),
+        (Job::Write(writes), None) => *failed = store.write(*writes).err(),
+        (Job::Begin | Job::Write(_), Some(_)) => {}
+        (Job::Commit { then, .. }, Some(error)) => then(Err(Failed::Statement(error.clone()))),
+        (Job::Commit { batch, now, touched, then }, None) => {
+            let done = store.commit(batch, now, &touched).map_err(Failed::Commit);
+            if done.is_err() {
+                *failed = Some(StoreError::Failed("the batch before this one was not written".into()));
+            }
+            then(done);
+        }
+    }
+}
+
+impl<S: Store> Behind<S> {
+    /// Does what it is told when somebody waits for it.
+    pub fn lazy(store: S) -> Behind<S> {
+        let jobs = VecDeque::new();
+        let state = State { store: Some(store), jobs, commits: 0, failed: None, panicked: false, closed: false };
+        Behind { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), thread: None }
+    }
+
+    fn queue(&self, state: &mut State<S>, job: Job) {
+        state.commits += usize::from(matches!(job, Job::Commit { .. }));
+        state.jobs.push_back(job);
+        self.shared.changed.notify_all();
+    }
+
+    /// The store, when everything it was told is done.
+    fn quiet(&self) -> MutexGuard<'_, State<S>> {
+        let mut state = self.shared.lock();
+        if self.thread.is_none() {
+            state.work();
+        }
+        while !state.is_quiet() && !state.panicked {
+            state = self.shared.wait(state);
+        }
+        if state.panicked {
+            resume_unwind(Box::new("the writer panicked"));
+        }
+        state
+    }
+
+    fn with<T>(&self, call: impl FnOnce(&mut S) -> Stored<T>) -> Stored<T> {
+        let mut state = self.quiet();
+        match &mut *state {
+            State { failed: Some(error), .. } => Err(error.clone()),
+            State { store: Some(store), .. } => call(store),
+            State { store: None, .. } => Err(StoreError::Failed("the store is away".into())),
+        }
+    }
+
+    /// Waits until no commit is under way. What was written after it may still be.
+    pub fn settled(&self) {
+        let mut state = self.shared.lock();
+        while state.commits > 0 && !state.panicked {
+            if self.thread.is_none() {
+                state.work();
+                return;
+            }
+            state = self.shared.wait(state);
+        }
+    }
+
+    /// Makes the open transaction durable and tells `then`; with `later`, perhaps only after this returned.
+    pub fn commit_then(&mut self, batch: i64, now: Timestamp, touched: Vec<Touched>, later: bool, then: Then) {
+        let job = Job::Commit { batch, now, touched, then };
+        if later {
+            return self.queue(&mut self.shared.lock(), job);
+        }
+        let mut state = self.quiet();
+        let State { store, failed, .. } = &mut *state;
+        if let Some(store) = store {
+            perform(store, failed, job);
+        }
+    }
+
+    /// Whether a call that answers nothing is left to the thread.
+    fn leaves(&self, state: &State<S>, runs: usize) -> bool {
+        self.thread.is_none() || !state.is_quiet() || runs >= WORTH_IT
+    }
+
+    /// Takes the store back. What was not committed is gone.
+    pub fn into_inner(mut self) -> Option<S> {
+        self.shared.lock().jobs.clear();
+        self.close();
+        let mut store = self.shared.lock().store.take()?;
+        store.rollback();
+        Some(store)
+    }
+
+    fn close(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<S: Store + 'static> Behind<S> {
+    /// Writes in a thread of its own.
+    pub fn threaded(store: S, name: &str) -> Stored<Behind<S>> {
+        let mut behind = Behind::lazy(store);
+        let shared = behind.shared.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || serve(&shared));
+        behind.thread = Some(thread.map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?);
+        Ok(behind)
+    }
+}
+
+impl<S: Store> Drop for Behind<S> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The thread: does what it is told, in order, until it is closed and nothing is left.
+fn serve<S: Store>(shared: &Shared<S>) {
+    let mut state = shared.lock();
+    loop {
+        while state.jobs.is_empty() && !state.closed {
+            state = shared.wait(state);
+        }
+        let Some(job) = state.jobs.pop_front() else { return };
+        let (Some(mut store), mut failed) = (state.store.take(), state.failed.take()) else { return };
+        drop(state);
+        let commits = usize::from(matches!(job, Job::Commit { .. }));
+        let done = catch_unwind(AssertUnwindSafe(|| perform(&mut store, &mut failed, job)));
+        state = shared.lock();
+        (state.store, state.failed, state.panicked) = (Some(store), failed, done.is_err());
+        state.commits -= commits;
+        shared.changed.notify_all();
+        if state.panicked {
+            return;
+        }
+    }
+}
+
+impl<S: Store> Store for Behind<S> {
+    fn begin(&mut self) -> Stored {
+        let mut state = self.shared.lock();
+        if self.leaves(&state, 0) {
+            self.queue(&mut state, Job::Begin);
+            return Ok(());
+        }
+        drop(state);
+        self.with(S::begin)
+    }
+
+    fn write(&mut self, writes: Writes) -> Stored {
+        let mut state = self.shared.lock();
+        if self.leaves(&state, writes.runs.len()) {
+            self.queue(&mut state, Job::Write(Box::new(writes)));
+            return Ok(());
+        }
+        drop(state);
+        self.with(|store| store.write(writes))
+    }
+
+    fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError> {
+        let mut state = self.quiet();
+        match &mut *state {
+            State { failed: None, store: Some(store), .. } => store.commit(batch, now, touched),
+            State { failed, .. } => {
+                let error = failed.clone().unwrap_or_else(|| StoreError::Failed("the store is away".into()));
+                Err(CommitError::NotDone(error))
+            }
+        }
+    }
+
+    fn rollback(&mut self) {
+        let mut state = self.quiet();
+        state.failed = None;
+        if let Some(store) = &mut state.store {
+            store.rollback();
+        }
+    }
+
+    fn last_numbers(&mut self) -> Stored<(i64, RunNo)> {
+        self.with(S::last_numbers)
+    }
+
+    fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>> {
+        self.with(|store| store.load_run(key))
+    }
+
+    fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
+        self.with(|store| store.is_archived(key))
+    }
+
+    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
+        self.with(|store| store.archived(key))
+    }
+
+    fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
+        self.with(|store| store.load(no, needs))
+    }
+
+    fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>> {
+        self.with(|store| store.load_steps(no))
+    }
+
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+        self.with(|store| store.due(now, limit))
+    }
+
+    fn next_wake(&mut self) -> Stored<Option<Timestamp>> {
+        self.with(S::next_wake)
+    }
+
+    fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>> {
+        self.with(|store| store.ready(namespace, wanted, limit))
+    }
+
+    fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>> {
+        self.with(|store| store.namespaces_of(queue))
+    }
+
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
+        self.with(|store| store.posted(limit))
+    }
+
+    fn to_release(&mut self, limit: usize) -> Stored<Vec<(RunKey, RunNo, Connection)>> {
+        self.with(|store| store.to_release(limit))
+    }
+
+    fn kept(&mut self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
+        self.with(|store| store.kept(namespace, key))
+    }
+
+    fn definition(
+        &mut self,
+        namespace: &Namespace,
+        workflow: &WorkflowId,
+        version: Option<u32>,
+    ) -> Stored<Option<StoredDefinition>> {
+        self.with(|store| store.definition(namespace, workflow, version))
+    }
+
+    fn open_run(&mut self, namespace: &Namespace, workflow: &WorkflowId, unique: &str) -> Stored<Option<RunId>> {
+        self.with(|store| store.open_run(namespace, workflow, unique))
+    }
+
+    fn connections(&mut self) -> Stored<Vec<(Namespace, Connection, ConnectionFacts)>> {
+        self.with(S::connections)
+    }
+
+    fn waiting_for(&mut self, namespace: &Namespace, connection: &Connection) -> Stored<u64> {
+        self.with(|store| store.waiting_for(namespace, connection))
+    }
+
+    fn last_claim(&mut self, no: RunNo, path: &Path) -> Stored<Option<(Epoch, WorkerId)>> {
+        self.with(|store| store.last_claim(no, path))
+    }
+
+    fn link(&mut self, token_hash: &Digest) -> Stored<Option<Link>> {
+        self.with(|store| store.link(token_hash))
+    }
+
+    fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {
+        self.with(S::serving)
+    }
+
+    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored {
+        self.with(|store| store.serve(since, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+    use crate::store::sqlite::{Files, Sqlite};
+
+    fn store(name: &str) -> Sqlite {
+        Sqlite::open(Files::in_memory(name).expect("a place")).expect("a store")
+    }
+
+    /// Keeps an answer under a key; the same key twice is refused by the store.
+    fn keep(key: &str) -> Writes {
+        let kept = Kept { digest: Digest::of(key.as_bytes()), answer: "1".into(), at: Timestamp::default() };
+        Writes { kept: vec![(Namespace::from("default"), key.into(), kept)], ..Writes::default() }
+    }
+
+    fn commit(behind: &mut Behind<Sqlite>, batch: i64, key: &str) -> Receiver<Result<(), Failed>> {
+        let (tell, hear) = channel();
+        behind.begin().expect("begun");
+        behind.write(keep(key)).expect("written");
+        let then = Box::new(move |done| drop(tell.send(done)));
+        behind.commit_then(batch, Timestamp::default(), Vec::new(), true, then);
+        hear
+    }
+
+    fn has(behind: &mut Behind<Sqlite>, key: &str) -> bool {
+        behind.kept(&Namespace::from("default"), key).expect("a read").is_some()
+    }
+
+    fn both(name: &str, test: impl Fn(Behind<Sqlite>)) {
+        test(Behind::lazy(store(&format!("{name}-lazy"))));
+        test(Behind::threaded(store(&format!("{name}-threaded")), "writer").expect("a thread"));
+    }
+
+    #[test]
+    fn who_reads_sees_everything_that_was_written_before() {
+        both("reads", |mut behind| {
+            let heard: Vec<_> = (1..=50).map(|n| commit(&mut behind, n, &format!("key-{n}"))).collect();
+            assert!(has(&mut behind, "key-50"));
+            assert!(heard.iter().all(|heard| matches!(heard.try_recv(), Ok(Ok(())))));
+            assert_eq!(behind.last_numbers().expect("numbers").0, 50);
+        });
+    }
+
+    #[test]
+    fn nothing_is_built_on_a_batch_that_failed() {
+        both("fails", |mut behind| {
+            let heard = [(1, "a"), (2, "a"), (3, "b")].map(|(batch, key)| commit(&mut behind, batch, key));
+            behind.settled();
+            let [first, second, third] = heard.map(|heard| heard.recv().expect("told"));
+            assert!(first.is_ok());
+            assert!(matches!(second, Err(Failed::Statement(_))), "{second:?}");
+            assert!(matches!(third, Err(Failed::Statement(_))), "it was decided on the second: {third:?}");
+            assert!(behind.kept(&Namespace::from("default"), "b").is_err(), "until the lane has rolled back");
+            behind.rollback();
+            assert!(has(&mut behind, "a") && !has(&mut behind, "b"));
+            drop(commit(&mut behind, 2, "b"));
+            assert!(has(&mut behind, "b"), "then it goes on");
+        });
+    }
+
+    #[test]
+    fn what_was_not_committed_is_gone_when_the_store_is_taken_back() {
+        both("taken", |mut behind| {
+            drop(commit(&mut behind, 1, "a"));
+            behind.settled();
+            behind.begin().expect("begun");
+            behind.write(keep("b")).expect("written");
+            let mut store = behind.into_inner().expect("the store");
+            let namespace = Namespace::from("default");
+            assert!(store.kept(&namespace, "b").expect("a read").is_none());
+        });
+    }
+
+    #[test]
+    fn a_panic_of_the_writer_is_a_panic_of_whoever_waits_for_it() {
+        let mut behind = Behind::threaded(store("panics"), "writer").expect("a thread");
+        behind.begin().expect("begun");
+        let then = Box::new(|_| panic!("in the writer"));
+        behind.commit_then(1, Timestamp::default(), Vec::new(), true, then);
+        assert!(catch_unwind(AssertUnwindSafe(|| behind.last_numbers())).is_err());
+    }
+}
