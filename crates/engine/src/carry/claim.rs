@@ -9,7 +9,7 @@ use abide_core::run::step::{Ref, Step, Task, TaskKind};
 use abide_core::run::{Need, PUSH, idempotency_key, row_of};
 use abide_core::time::{Span, Timestamp};
 
-use super::front::{Fronts, Of};
+use super::front::{Fronts, MOST_LINES, Of};
 use super::open::Open;
 use super::{Batch, Lane};
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
@@ -103,8 +103,10 @@ impl<S: Store> Lane<S> {
             return Ok(Some(tasks));
         }
         let tasks = match &claim.wanted.handlers {
-            Some(handlers) => self.claim_named(batch, namespace, claim, handlers)?,
-            None => {
+            Some(handlers) if handlers.len() * claim.wanted.queues.len() <= MOST_LINES => {
+                self.claim_named(batch, namespace, claim, handlers)?
+            }
+            _ => {
                 // What this batch made ready must be found too.
                 self.flush(batch)?;
                 let candidates = self.store.ready(namespace, &claim.wanted, claim.max)?;
@@ -135,9 +137,10 @@ impl<S: Store> Lane<S> {
         let lines: Vec<Of> = queues.flat_map(|queue| handlers.iter().map(move |name| line(queue, name))).collect();
         let mut tasks = Vec::new();
         while tasks.len() < claim.max {
-            for of in lines.iter() {
-                if self.fronts.must_read(of) {
-                    self.read_front(batch, of)?;
+            // Reading one may make others be forgotten, once.
+            while lines.iter().any(|of| self.fronts.must_read(of)) {
+                for of in &lines {
+                    self.read_front(batch, of, Fronts::page(lines.len()))?;
                 }
             }
             let Some(candidate) = self.fronts.pop(&lines) else { break };
@@ -146,11 +149,15 @@ impl<S: Store> Lane<S> {
         Ok(tasks)
     }
 
-    fn read_front(&mut self, batch: &mut Batch, of: &Of) -> Stored {
+    fn read_front(&mut self, batch: &mut Batch, of: &Of, page: usize) -> Stored {
+        if !self.fronts.must_read(of) {
+            return Ok(());
+        }
+        // What this batch made ready must be found too.
         self.flush(batch)?;
         let wanted = Wanted { queues: vec![of.queue.clone()], handlers: Some(vec![of.handler.clone()]) };
-        let read = self.store.ready(&of.namespace, &wanted, Fronts::page())?;
-        self.fronts.fill(of.clone(), read);
+        let read = self.store.ready(&of.namespace, &wanted, page)?;
+        self.fronts.fill(of.clone(), read, page);
         Ok(())
     }
 

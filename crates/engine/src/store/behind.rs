@@ -100,6 +100,13 @@ impl<S: Store> State<S> {
     }
 }
 
+/// Nothing that the writer held can be trusted after a panic: whoever waits for it ends as it did.
+fn check_alive<S>(state: &State<S>) {
+    if state.panicked {
+        resume_unwind(Box::new("the writer panicked"));
+    }
+}
+
 fn perform(store: &mut impl Store, failed: &mut Option<StoreError>, job: Job) {
     match (job, &failed) {
         (Job::Begin, None) => *failed = store.begin().err(),
@@ -139,9 +146,7 @@ impl<S: Store> Behind<S> {
         while !state.is_quiet() && !state.panicked {
             state = self.shared.wait(state);
         }
-        if state.panicked {
-            resume_unwind(Box::new("the writer panicked"));
-        }
+        check_alive(&state);
         state
     }
 
@@ -157,13 +162,13 @@ impl<S: Store> Behind<S> {
     /// Waits until no commit is under way. What was written after it may still be.
     pub fn settled(&self) {
         let mut state = self.shared.lock();
+        if self.thread.is_none() && state.commits > 0 {
+            state.work();
+        }
         while state.commits > 0 && !state.panicked {
-            if self.thread.is_none() {
-                state.work();
-                return;
-            }
             state = self.shared.wait(state);
         }
+        check_alive(&state);
     }
 
     /// Makes the open transaction durable and tells `then`; with `later`, perhaps only after this returned.
