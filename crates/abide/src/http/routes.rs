@@ -203,7 +203,7 @@ pub fn table() -> Vec<Route> {
         // The system.
         get("/v1/queues", READ, &[(200, "queues")], "Queues with their depth and listeners.", system::queues),
         get("/v1/workers", READ, &[(200, "workers")], "Who has asked for work lately.", system::workers),
-        get("/v1/insights", READ, &[(200, "any")], "Time in states, retries, stalls, queue age: the numbers people need.", system::insights).query(&["workflow", "by"]),
+        get("/v1/insights", READ, &[(200, "numbers")], "Time in states, retries, stalls, warnings: the numbers people need, of all workflows, one or each, and by tool.", system::insights).query(&["workflow", "by"]),
         get("/v1/contract", READ, &[(200, "contract")], "The states, the transitions and the limits.", system::contract),
         get("/problems/{code}", Allowed::Anybody, &[(200, "page")], "What a refusal means and what helps.", system::problem),
         get("/healthz", Allowed::Anybody, &[(200, "health")], "It lives.", system::alive),
