@@ -35,6 +35,33 @@ fn runs_that_wait_for_one_connection_are_one_group_whose_call_frees_them() {
 }
 
 #[test]
+fn every_open_run_is_counted_once_where_it_waits() {
+    let stage = Stage::new();
+    stage.apply("workflow: gate\nsteps: [{ id: go, approval: { title: Go, approvers: [ana] } }]\n");
+    stage.apply("workflow: outer\nsteps: [{ id: inner, child: gate }]\n");
+    stage.apply("workflow: task\nsteps: [{ id: s, task: work }]\n");
+    stage.apply("workflow: undone\nsaga: true\nsteps:\n  - { id: a, task: work, compensate: undo }\n  - { id: b, task: work, after: [a] }\n");
+    let ended = stage.start("task", json!({}));
+    stage.report(&stage.claim("w"), "complete", json!({}));
+    stage.until(&ended, "succeeded");
+    let undone = stage.start("undone", json!({}));
+    stage.report(&stage.claim("w"), "complete", json!({}));
+    stage.report(&stage.claim("w"), "fail", json!({ "class": "fatal", "message": "no" }));
+    stage.until(&undone, "compensating");
+    for workflow in ["gate", "outer", "task", "task"] {
+        stage.start(workflow, json!({}));
+    }
+    let counts = || stage.get("/v1/runs/counts?by=root_cause").json()["counts"].clone();
+    // The parent counts where its child waits; what has ended waits for nothing.
+    let expected = json!({ "approval_required": 3, "queued": 2, "compensating": 1 });
+    let reached = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        counts() == expected
+    });
+    assert!(reached, "{}", counts());
+}
+
+#[test]
 fn the_times_of_a_run_name_every_step() {
     let stage = Stage::new();
     stage.apply(FAN);

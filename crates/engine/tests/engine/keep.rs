@@ -327,7 +327,10 @@ async fn a_log_with_a_row_for_each_event_is_taken_over() {
         .query_row("select sql from sqlite_master where name = 'run_events'", [], |row| row.get(0))
         .expect("the view");
     let renamed = view.replace("run_events", "new_events");
-    let script = format!("{renamed}; drop view run_events; drop table insights; {}; {BEFORE_003}", made.join("; "));
+    let script = format!(
+        "{renamed}; drop view run_events; drop table insights; drop index runs_by_reason; {}; {BEFORE_003}",
+        made.join("; ")
+    );
     db.execute_batch(&script).expect("the old schema");
     drop(db);
     let engine = directory.engine();
