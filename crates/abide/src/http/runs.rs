@@ -11,7 +11,7 @@ use abide_core::ids::{Path, Queue, RunId, WorkflowId};
 use abide_core::run::OriginKind;
 use abide_core::run::command::{Ask, Resolution, Start};
 use abide_engine::reads::StepView;
-use abide_engine::request::{Answer, NewRun, Rerun, RerunVersion, What};
+use abide_engine::request::{Answer, NewRun, Rerun, RerunVersion, ToRun, What};
 use abide_engine::{Filter, ReadError};
 use serde_json::{Value, json};
 
@@ -353,6 +353,9 @@ pub async fn resolve(call: Call, asked: ResolveStep) -> Answered {
 
 /// `POST /v1/runs/bulk`: each run is asked by itself, so that one refusal harms no other.
 pub async fn bulk(call: Call, asked: Bulk) -> Answered {
+    if let Some(said) = call.said_before().await? {
+        return Ok(Reply::bytes(200, "application/json", said).replayed(true));
+    }
     let pairs = asked
         .filter
         .iter()
@@ -391,7 +394,11 @@ pub async fn bulk(call: Call, asked: Bulk) -> Answered {
             break;
         }
     }
-    Ok(Reply::json(200, &done))
+    let said = serde_json::to_string(&done).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    if call.idempotency.is_some() {
+        call.ask(What::Keep(said.clone())).await?;
+    }
+    Ok(Reply::bytes(200, "application/json", said))
 }
 
 async fn one_of_many(call: &Call, asked: &Bulk, run_id: &RunId, state: RunState) -> Result<(), Problem> {
@@ -410,12 +417,12 @@ async fn one_of_many(call: &Call, asked: &Bulk, run_id: &RunId, state: RunState)
                 input: None,
                 actor: call.actor(),
             };
-            call.engine.asking(What::Rerun(Box::new(rerun))).await?;
+            call.ask_part(run_id.as_str(), What::Rerun(Box::new(rerun))).await?;
             return Ok(());
         }
     };
     let command = abide_core::run::command::Command::new(call.actor(), ask);
-    call.engine.command(run_id, command).await?;
+    call.ask_part(run_id.as_str(), What::Run(Box::new(ToRun::new(run_id.clone(), command)))).await?;
     Ok(())
 }
 
