@@ -139,6 +139,7 @@ pub fn table() -> Vec<Route> {
         get("/v1/runs/{run_id}/events", READ, &[(200, "events")], "The log of a run.", runs::events).query(&["after", "limit"]),
         get("/v1/runs/{run_id}/steps", READ, &[(200, "steps")], "The steps of a run. Outputs come with the right to see payloads.", runs::steps).query(&["limit", "cursor"]),
         get("/v1/runs/{run_id}/steps/{step_id}", READ, &[(200, "step")], "One step, with its input and output where the caller may see them.", runs::step),
+        get("/v1/runs/{run_id}/steps/{step_id}/output", PAYLOADS, &[(200, "any")], "The output of a step, byte for byte.", runs::step_output),
         get("/v1/runs/{run_id}/input", PAYLOADS, &[(200, "any")], "The input, byte for byte.", runs::input),
         get("/v1/runs/{run_id}/output", PAYLOADS, &[(200, "any")], "The output, byte for byte.", runs::output),
         get("/v1/runs/{run_id}/explain", READ, &[(200, "explanation")], "What it is doing, why, since when, what comes next and what can be done.", runs::explain).query(&["at"]),

@@ -202,16 +202,34 @@ pub async fn step(call: Call) -> Answered {
     Ok(Reply::json(200, &view))
 }
 
+/// `GET /v1/runs/{id}/steps/{step}/output`
+pub async fn step_output(call: Call) -> Answered {
+    call.only(&[])?;
+    check_sees(&call).await?;
+    let step = call.engine.step(&call.run_id(), &Path::from(call.param("step_id"))).await?;
+    let found = match &step.output {
+        Some(output) => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
+        None => None,
+    };
+    let missing = || Problem::new(Code::NotFound, format!("{} has no output.", step.step_id));
+    Ok(Reply::bytes(200, "application/json", found.ok_or_else(missing)?.as_bytes().to_vec()))
+}
+
 pub async fn timeline(call: Call) -> Answered {
     call.only(&[])?;
     Ok(Reply::json(200, &call.engine.timeline(&call.run_id()).await?))
 }
 
-async fn payload(call: Call, name: &str) -> Answered {
-    if !sees(&call).await? {
-        let detail = "Payloads are read by operators, and by workers while they hold a lease of the run.";
-        return Err(Problem::new(Code::Forbidden, detail));
+async fn check_sees(call: &Call) -> Result<(), Problem> {
+    if sees(call).await? {
+        return Ok(());
     }
+    let detail = "Payloads are read by operators, and by workers while they hold a lease of the run.";
+    Err(Problem::new(Code::Forbidden, detail))
+}
+
+async fn payload(call: Call, name: &str) -> Answered {
+    check_sees(&call).await?;
     let found = match name {
         "input" => call.engine.shown_input(&call.run_id()).await?,
         name => call.engine.payload(&call.run_id(), name).await?,

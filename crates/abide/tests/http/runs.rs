@@ -62,6 +62,22 @@ fn every_open_run_is_counted_once_where_it_waits() {
 }
 
 #[test]
+fn an_output_that_is_too_large_for_its_step_is_read_by_itself() {
+    let stage = Stage::new();
+    stage.apply("workflow: a\nsteps: [{ id: s, task: work }]\n");
+    let run = stage.start("a", json!({}));
+    assert_eq!(stage.get(&format!("/v1/runs/{run}/steps/s/output")).said(), (404, "not-found".into()), "none yet");
+    let output = json!({ "text": "x".repeat(100_000), "last": 1 });
+    stage.report(&stage.claim("w"), "complete", json!({ "output": output }));
+    stage.until(&run, "succeeded");
+    let step = stage.get(&format!("/v1/runs/{run}/steps/s")).json();
+    assert_eq!(step["output"], Value::Null);
+    let whole = stage.get(&format!("/v1/runs/{run}/steps/s/output"));
+    assert_eq!((whole.status, whole.json()), (200, output));
+    assert_eq!(step["output_ref"]["size"].as_u64(), Some(whole.body.len() as u64));
+}
+
+#[test]
 fn the_times_of_a_run_name_every_step() {
     let stage = Stage::new();
     stage.apply(FAN);
