@@ -20,6 +20,7 @@ const WORKFLOWS = {
   held: "{workflow: held, defaults: {lease: 2s}, steps: [{id: crawl, task: slow, recovery: {lost: hold}}]}",
   again: "{workflow: again, defaults: {lease: 2s}, steps: [{id: crawl, task: slow}]}",
   work: "{workflow: work, steps: [{id: first, task: slow}, {id: second, task: quick}]}",
+  large: "{workflow: large, steps: [{id: count, task: large}]}",
   lonely: "{workflow: lonely, steps: [{id: greet, task: nobody.greets}]}",
   saga: "{workflow: saga, saga: true, steps: [{id: book, task: quick, compensate: slow}, {id: ship, task: breaks}]}",
 };
@@ -36,6 +37,7 @@ before(async () => {
   for (const [id, text] of Object.entries(WORKFLOWS)) await server.apply(id, text);
   worker = server.worker({
     quick: "echo '{\"done\": true}'",
+    large: "seq -s , 1 20000 | sed 's/.*/[&]/'",
     breaks: "echo 'no carrier goes there' >&2; exit 70",
     "once.auth": once(folder, "echo 'the token has expired' >&2; exit 78"),
     "once.flaky": once(folder, "echo 'the feed is down' >&2; exit 75"),
@@ -291,6 +293,20 @@ test("events can be read as they are stored, with one key", async () => {
   await page.keyboard.press("t");
   await page.waitForURL(/by=time/);
   assert.equal(await page.locator(".ev-step").count(), 0);
+  await done(page);
+});
+
+test("a large output shows its beginning, and all of it when asked for", async () => {
+  const { id, page } = await reached("large", "succeeded");
+  await page.locator("#tab-data").click();
+  const step = page.locator('.output[data-step="count"]');
+  await step.locator("summary").first().click();
+  const shown = await step.locator(".beginning pre").innerText();
+  assert.ok(shown.includes("  17,") && !shown.includes("20000"), shown);
+  assert.equal(await step.getByRole("link", { name: "Download the output" }).getAttribute("href"), `/v1/runs/${id}/steps/count/output`);
+  await step.getByRole("button", { name: "Show all" }).click();
+  await step.locator(".tree", { hasText: "20000" }).waitFor();
+  assert.equal(await step.locator(".beginning").count(), 0);
   await done(page);
 });
 

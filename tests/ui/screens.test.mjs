@@ -67,24 +67,51 @@ test("the contract is the table of the engine, and its counts are live", async (
   await page.close();
 });
 
-test("insights are plots with their numbers as tables", async () => {
-  await held.server.upload("workflow: shaky\nsteps:\n  - { id: s, task: shaky.work, retry: { max_attempts: 2, first: 1ms } }\n");
+test("insights are plots with their numbers as tables, by workflow and by tool", async () => {
+  await held.server.upload("workflow: shaky\nsteps:\n  - { id: s, task: shaky.work, retry: { max_attempts: 2, first: 1ms } }\n  - { id: calm, task: calm.work, after: [s] }\n");
   const { run_id: run } = await held.server.post("/v1/runs", { workflow: "shaky" });
   await held.server.report(await held.server.claim("w", ["shaky.work"]), "fail", { class: "transient", message: "no" });
   await held.server.report(await held.server.claim("w", ["shaky.work"]), "complete", {});
-  await held.server.in(run, "succeeded");
-  for (let turn = 0; turn < 100 && (await held.server.get("/v1/insights?workflow=shaky")).retry_success_rate !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  await held.server.report(await held.server.claim("w", ["calm.work"]), "complete", { warnings: ["nearly"] });
+  await held.server.in(run, "completed_with_warnings");
+  for (let turn = 0; turn < 100 && (await held.server.get("/v1/insights?workflow=shaky")).completed_with_warnings_rate !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
   const page = await held.browser.newPage();
   await visit(page, `${held.server.url}/insights?workflow=shaky`);
   await page.waitForSelector(".tiles");
   assert.ok((await page.locator(".tile", { hasText: "Retries that helped" }).innerText()).includes("100 %"));
-  const figures = await page.locator("figure").count();
-  assert.equal(await page.locator("figure details table").count() > 1 && figures > 2, true);
-  const table = page.locator("figure", { hasText: "Tasks, by handler" });
-  await table.locator("summary").click();
-  assert.match(await table.locator("tbody").innerText(), /shaky\.work\s+2\s+1/);
-  await page.getByLabel("Workflow").selectOption("");
-  await page.waitForURL(`${held.server.url}/insights`);
+  const byTool = page.getByRole("region", { name: "By tool" });
+  const table = async (/** @type {string} */ title) => {
+    const figure = byTool.locator("figure", { has: page.getByRole("heading", { name: title, exact: true }) });
+    await figure.locator("summary").click();
+    return figure.locator("tbody").innerText();
+  };
+  assert.match(await table("Tasks"), /shaky\.work\s+2\s+1/);
+  assert.match(await table("Back-offs per task"), /shaky\.work\s+2\s+1\s+0\.5/);
+  const helped = await table("Retries that helped");
+  assert.match(helped, /shaky\.work\s+2\s+1\s+100 %/);
+  assert.match(helped, /calm\.work\s+1\s+0\s+–/);
+  assert.match(await table("Warnings per task"), /calm\.work\s+1\s+1\s+1/);
+  assert.match(await table("Time in running, by tool"), /shaky\.work\s+2/);
+  await page.getByRole("link", { name: "Retry scheduled" }).click();
+  await page.waitForURL(`${held.server.url}/insights?workflow=shaky&state=retry_scheduled`);
+  await byTool.getByRole("heading", { name: "Time in retry scheduled, by tool" }).waitFor();
+  assert.equal(await byTool.locator(".range-row", { hasText: "calm.work" }).count(), 0);
+  await page.getByLabel("Workflow", { exact: true }).selectOption("");
+  await page.waitForURL(`${held.server.url}/insights?state=retry_scheduled`);
+  const byWorkflow = page.getByRole("region", { name: "By workflow" });
+  await byWorkflow.getByRole("heading", { name: "Time in retry scheduled, by workflow" }).waitFor();
+  assert.equal(await byWorkflow.locator("figure", { hasText: "Retries that helped" }).locator(".bar-row", { hasText: "shaky" }).count(), 1);
+  await page.close();
+});
+
+test("what was never tried again has no rate of retries that helped", async () => {
+  await held.server.upload("workflow: tame\nsteps:\n  - { id: s, task: tame.work }\n");
+  await held.server.post("/v1/runs", { workflow: "tame" });
+  for (let turn = 0; turn < 100 && (await held.server.get("/v1/insights?workflow=tame")).runs !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  const page = await held.browser.newPage();
+  await visit(page, `${held.server.url}/insights?workflow=tame`);
+  await page.waitForSelector(".tiles");
+  assert.match(await page.locator(".tile", { hasText: "Retries that helped" }).innerText(), /^–/);
   await page.close();
 });
 

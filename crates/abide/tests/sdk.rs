@@ -532,6 +532,109 @@ async fn a_worker_whose_heartbeats_are_lost_stops_before_another_may_begin() {
 }
 
 /// This very test binary as a worker process of its own, so that it can be killed.
+/// What a proxy saw: how often tasks were given out, and each heartbeat.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    delivered: Arc<AtomicU32>,
+    heartbeats: Arc<AtomicU32>,
+}
+
+/// Passes everything on to a server, one call for each connection; every task that it brings back comes twice, and once more
+/// with the answer to the next claim.
+async fn proxy_that_repeats(server: &Server) -> (String, Seen) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let target = server.url.trim_start_matches("http://").to_owned();
+    let (seen, before) = (Seen::default(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let sees = seen.clone();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let (target, seen, before) = (target.clone(), seen.clone(), before.clone());
+            tokio::spawn(async move {
+                let Some((head, body)) = one_message(&mut near).await else { return };
+                let is_claim = head.starts_with("POST /v1/tasks/claim ");
+                let beats = head.contains("/heartbeat ") || String::from_utf8_lossy(&body).contains("\"heartbeat\"");
+                seen.heartbeats.fetch_add(u32::from(beats), Ordering::SeqCst);
+                let mut far = tokio::net::TcpStream::connect(target).await.expect("the server is there");
+                let asked = head.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+                far.write_all(&[asked.as_bytes(), &body].concat()).await.expect("it is asked");
+                let Some((head, mut body)) = one_message(&mut far).await else { return };
+                if is_claim && head.starts_with("HTTP/1.1 200 ") {
+                    body = repeated(&body, &mut before.lock().expect("a place"));
+                    seen.delivered.fetch_add(1, Ordering::SeqCst);
+                }
+                let status = head.lines().next().expect("a status");
+                let head = format!(
+                    "{status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                );
+                let _ = near.write_all(&[head.as_bytes(), &body].concat()).await;
+            });
+        }
+    });
+    (url, sees)
+}
+
+/// The head of a request or an answer, and its body.
+async fn one_message(stream: &mut tokio::net::TcpStream) -> Option<(String, Vec<u8>)> {
+    let (mut bytes, mut part) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end + 4]).into_owned();
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+            });
+            if bytes.len() >= end + 4 + length.unwrap_or(0) {
+                return Some((head, bytes[end + 4..].to_vec()));
+            }
+        }
+        match stream.read(&mut part).await {
+            Ok(read @ 1..) => bytes.extend_from_slice(&part[..read]),
+            _ => return None,
+        }
+    }
+}
+
+/// The tasks of a claim's answer twice, and those of the answer before it.
+fn repeated(body: &[u8], before: &mut Vec<Value>) -> Vec<u8> {
+    let mut answer: Value = serde_json::from_slice(body).expect("tasks");
+    let tasks = answer["tasks"].as_array().expect("tasks").clone();
+    let again = std::mem::replace(before, tasks.clone());
+    answer["tasks"] = tasks.iter().chain(&tasks).chain(&again).cloned().collect();
+    answer.to_string().into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f20_a_task_that_is_delivered_twice_is_executed_once_and_leaves_no_heartbeat_behind() {
+    let document = "workflow: slow\nsteps:\n  - { id: one, task: slow, lease: 600ms }\n";
+    let mut world = World::with(&[("slow", document)]).await;
+    let (url, seen) = proxy_that_repeats(&world.server).await;
+    let executed = Arc::new(AtomicU32::new(0));
+    let counts = executed.clone();
+    let worker = Worker::new(Client::new(&url).expect("an address"), "echo").at_once(8);
+    world.works(worker.handle("slow", move |_: Work| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        async {
+            tokio::time::sleep(Duration::from_millis(1_000)).await;
+            Ok(1)
+        }
+    }));
+    for round in 1..=2 {
+        let run_id = world.start("slow", json!({})).await;
+        assert_eq!(world.ended(&run_id).await.state, RunState::Succeeded);
+        assert_eq!(executed.load(Ordering::SeqCst), round, "each task is executed once");
+        let kinds = world.kinds(&run_id).await;
+        assert_eq!(kinds.iter().filter(|kind| *kind == "task.claimed").count(), 1, "{kinds:?}");
+    }
+    assert!(seen.delivered.load(Ordering::SeqCst) >= 2, "{seen:?}");
+    // Every 200 ms of two seconds: one loop beats ten times at most, and one that leaked would go on.
+    let beats = seen.heartbeats.load(Ordering::SeqCst);
+    assert!((2..=12).contains(&beats), "{beats} heartbeats");
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(seen.heartbeats.load(Ordering::SeqCst), beats, "nothing beats when nothing is held");
+}
+
 fn worker_process(server: &Server, role: &str, notes: &Path) -> Child {
     Command::new(std::env::current_exe().expect("this binary"))
         .args(["--exact", "as_a_worker_process", "--nocapture"])

@@ -82,6 +82,7 @@ codes! {
     VersionConflict "version-conflict" 409 "The version exists with other content", "Versions never change. Upload the document without a version.";
     WorkflowDisabled "workflow-disabled" 409 "The workflow takes no new runs", "It was disabled by an operator.";
     IdempotencyInProgress "idempotency-in-progress" 409 "The same key is being worked on", "Wait as long as Retry-After says and ask again with the same key.";
+    ShownOnce "shown-once" 409 "It was made, and its secret was shown once", "A key or a link is in one answer only: stored is a hash. If that answer was lost, take away what was made and ask for another one with a new Idempotency-Key.";
     TokenUsed "token-used" 410 "The link or callback was used", "Each works once.";
     TokenExpired "token-expired" 410 "The link or callback has expired", "Ask for a new one.";
     VersionMismatch "version-mismatch" 412 "The run has changed", "If-Match named another version. Read the run again and decide anew.";
@@ -153,7 +154,7 @@ pub struct Problem {
     pub code: String,
     #[serde(default)]
     pub request_id: String,
-    /// `none`: nothing was changed; `unknown`: ask again with the same key.
+    /// `none`: nothing was changed; `applied`: it was done before; `unknown`: ask again with the same key.
     pub outcome: String,
     pub retryable: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -173,7 +174,12 @@ impl Problem {
             instance: String::new(),
             code: code.as_str().into(),
             request_id: String::new(),
-            outcome: if code == Code::OutcomeUnknown { "unknown" } else { "none" }.into(),
+            outcome: match code {
+                Code::OutcomeUnknown => "unknown",
+                Code::ShownOnce => "applied",
+                _ => "none",
+            }
+            .into(),
             retryable: code.is_retryable(),
             errors: Vec::new(),
             more: Map::new(),

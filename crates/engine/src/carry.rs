@@ -418,7 +418,9 @@ impl<S: Store> Lane<S> {
                 batch.writes.counted = Some((**counted).clone());
                 Ok((Answer::Counted, None))
             }
-            What::Access(access) => self.admit(batch, access).map(|answer| (answer, None)),
+            What::Access(access) => self.admit(batch, access).map(|answer| (answer, access.made())),
+            What::Recall => Ok((Answer::Unsaid, None)),
+            What::Keep(said) => Ok((Answer::Said(said.clone()), Some(KeptAnswer::said(said.clone())))),
             What::Claim(_) | What::ClaimAnywhere(_) => Err(Error::Invalid("a claim is parked, not answered".into())),
         };
         let (answer, kept) = match answer {
@@ -449,6 +451,9 @@ impl<S: Store> Lane<S> {
             serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         if let Some(released) = kept.released {
             return Ok(Ok(Answer::Released(released)));
+        }
+        if let Some(said) = kept.said {
+            return Ok(Ok(Answer::Said(said)));
         }
         let Some(run_id) = kept.run_id else { return Ok(Err(Error::KeyReused)) };
         let key = RunKey { namespace: namespace.clone(), run_id };
@@ -541,7 +546,7 @@ impl<S: Store> Lane<S> {
         batch.writes.connections.push(write);
         self.releases_wait = true;
         self.flush(batch)?;
-        Ok(Ok((Answer::Released(released), Some(KeptAnswer { run_id: None, released: Some(released) }))))
+        Ok(Ok((Answer::Released(released), Some(KeptAnswer { released: Some(released), ..KeptAnswer::default() }))))
     }
 
     fn broken(
@@ -556,7 +561,7 @@ impl<S: Store> Lane<S> {
         let write =
             ConnectionWrite { namespace: namespace.clone(), connection: connection.clone(), facts, release: false };
         batch.writes.connections.push(write);
-        Ok((Answer::Released(0), Some(KeptAnswer { run_id: None, released: Some(0) })))
+        Ok((Answer::Released(0), Some(KeptAnswer { released: Some(0), ..KeptAnswer::default() })))
     }
 
     /// Moves packed runs to the archive, unless something happened to them since.
@@ -663,7 +668,7 @@ fn unavailable(error: &StoreError) -> Error {
 
 fn with_run(told: Result<Told, Error>) -> Result<(Answer, Option<KeptAnswer>), Error> {
     told.map(|told| {
-        let kept = KeptAnswer { run_id: Some(told.run_id.clone()), released: None };
+        let kept = KeptAnswer { run_id: Some(told.run_id.clone()), ..KeptAnswer::default() };
         (Answer::Run(Box::new(told)), Some(kept))
     })
 }

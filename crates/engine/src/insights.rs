@@ -1,18 +1,23 @@
-//! The numbers people need: how long runs stay in each state, how often they retry, stall or wait for a connection. Folded
-//! from the events in the background, each commit exactly once.
+//! The numbers people need, by workflow and by tool: how long runs stay in each state, how often they retry, stall, warn or
+//! wait for a connection. Folded from the events in the background, each commit exactly once.
+
+pub mod fold;
+
+mod calls;
+
+pub use calls::Calls;
 
 use std::collections::BTreeMap;
 
 use abide_core::contract::RunState;
 use abide_core::ids::{Namespace, WorkflowId};
-use abide_core::run::event::Record;
-use abide_core::time::{Span, Timestamp};
-use rusqlite::Connection as Db;
+use abide_core::time::Span;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::store::sqlite::{log, read};
-use crate::store::{RunNo, Stored};
+/// Tools of one workflow that are told apart. Workers name them, so there could be any number.
+pub const TOOLS: usize = 200;
+/// What the tools beyond these are counted as.
+pub const OTHER: &str = "other";
 
 /// Durations in buckets that grow by a fifth: a percentile is right within that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,117 +58,27 @@ impl Histogram {
 pub struct Measure {
     pub namespace: Namespace,
     pub workflow: WorkflowId,
-    /// `started`, `entered`, `time_in`, `retried_steps`, `retried_steps_completed`, `auth_blocked`, `issued`,
-    /// `issued_again`.
+    /// Empty: of the whole workflow.
+    pub tool: String,
+    /// `started`, `entered`, `time_in`, `retried_steps`, `retried_steps_completed`; of a tool also `issued`,
+    /// `issued_again` and `warned`.
     pub metric: &'static str,
-    /// The state, the tool or the handler.
-    pub of: String,
+    /// The state, where there is one.
+    pub of: &'static str,
 }
 
 /// What a page of commits adds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Added(pub BTreeMap<Measure, (u64, Histogram)>);
 
-impl Added {
-    fn count(&mut self, run: &Place, metric: &'static str, of: impl Into<String>) {
-        self.0.entry(run.measure(metric, of)).or_default().0 += 1;
-    }
-
-    fn time(&mut self, run: &Place, state: RunState, span: Span) {
-        let (count, histogram) = self.0.entry(run.measure("time_in", state.as_str())).or_default();
-        *count += 1;
-        histogram.add(span);
-    }
-}
-
-/// Where a run belongs.
-struct Place {
-    namespace: Namespace,
-    workflow: WorkflowId,
-}
-
-impl Place {
-    fn measure(&self, metric: &'static str, of: impl Into<String>) -> Measure {
-        Measure { namespace: self.namespace.clone(), workflow: self.workflow.clone(), metric, of: of.into() }
-    }
-}
-
-/// Folds what was committed after a position: the new position, and what it adds. Nothing new: `None`.
-pub fn fold_after(db: &Db, position: i64, commits: usize) -> Stored<Option<(i64, Added)>> {
-    let Some(page) = read::commits_after(db, position, commits)? else {
-        // So old that it is not kept: counting goes on from what is.
-        return Ok(Some((read::position(db)?, Added::default())));
-    };
-    let Some(last) = page.last().map(|(batch, _)| *batch) else { return Ok(None) };
-    let mut added = Added::default();
-    for (_, touched) in &page {
-        for one in touched {
-            let Some((key, workflow)) = read::key_of(db, one.no)? else { continue };
-            let place = Place { namespace: key.namespace, workflow };
-            let count = usize::try_from(one.to_seq + 1 - one.from_seq).unwrap_or(usize::MAX);
-            let events = read::events(db, one.no, one.from_seq - 1, count)?;
-            fold_events(db, one.no, &place, &events, &mut added)?;
-        }
-    }
-    Ok(Some((last, added)))
-}
-
-fn fold_events(db: &Db, no: RunNo, place: &Place, events: &[Record], added: &mut Added) -> Stored {
-    let mut since: Option<Timestamp> = None;
-    for event in events {
-        match (event.kind.as_str(), event.attempt) {
-            ("step.completed", Some(attempt)) if attempt > 1 => {
-                added.count(place, "retried_steps", "");
-                added.count(place, "retried_steps_completed", "");
-            }
-            ("step.failed", Some(attempt)) if attempt > 1 => added.count(place, "retried_steps", ""),
-            ("task.issued", attempt) => {
-                let handler = handler_of(event);
-                if attempt.is_some_and(|attempt| attempt > 1) {
-                    added.count(place, "issued_again", handler.clone());
-                }
-                added.count(place, "issued", handler);
-            }
-            _ => {}
-        }
-        let Some(to) = event.to_state else { continue };
-        added.count(place, "entered", to.as_str());
-        if event.from_state.is_none() {
-            added.count(place, "started", "");
-        }
-        if let Some(from) = event.from_state {
-            let began = match since {
-                Some(began) => Some(began),
-                None => log::entered_before(db, no, event.seq)?,
-            };
-            if let Some(began) = began {
-                added.time(place, from, event.at.since(began));
-            }
-        }
-        if to == RunState::WaitingOnAuth {
-            added.count(place, "auth_blocked", tool_of(event));
-        }
-        since = Some(event.at);
-    }
-    Ok(())
-}
-
-fn tool_of(event: &Record) -> String {
-    let payload: Value = serde_json::from_str(event.payload.get()).unwrap_or_default();
-    let tool = payload.pointer("/carries/reason/wait/connection/tool").and_then(Value::as_str);
-    tool.unwrap_or("unknown").to_owned()
-}
-
-fn handler_of(event: &Record) -> String {
-    #[derive(Deserialize)]
-    struct Issued {
-        task: Task,
-    }
-    #[derive(Deserialize)]
-    struct Task {
-        handler: String,
-    }
-    serde_json::from_str::<Issued>(event.payload.get()).map(|issued| issued.task.handler).unwrap_or_default()
+/// A number that is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    pub tool: String,
+    pub metric: String,
+    pub of: String,
+    pub count: u64,
+    pub times: Histogram,
 }
 
 /// What is known of one workflow (or of all).
@@ -171,23 +86,36 @@ fn handler_of(event: &Record) -> String {
 pub struct Insights {
     pub runs: u64,
     pub time_in_state: BTreeMap<String, Percentiles>,
-    /// Runs that waited for a connection at least once, per run started; by tool.
-    pub auth_blocked: BTreeMap<String, u64>,
+    /// How often a run waited for a connection, per run started.
     pub auth_blocked_rate: f64,
     /// How often a run went into back-off, per run started.
     pub retry_rate: f64,
-    /// Of the steps that needed another attempt, how many were completed.
-    pub retry_success_rate: f64,
+    /// Of the steps that needed another attempt, how many were completed; none when no step did.
+    pub retry_success_rate: Option<f64>,
     pub stalls_per_1000_runs: f64,
     pub completed_with_warnings_rate: f64,
-    /// How many tasks each handler was given, and how many of these because an attempt before had not succeeded.
-    pub handlers: BTreeMap<String, Issues>,
+    pub tools: BTreeMap<String, ToolInsights>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Issues {
+/// What is known of one tool: of what happened to steps because of it, or while they called it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ToolInsights {
+    /// Tasks it was given, and how many of these because an attempt before had not succeeded.
     pub issued: u64,
     pub again: u64,
+    pub time_in_state: BTreeMap<String, Percentiles>,
+    /// How often a run waited until it was connected again; the rate is per run started, as a connection has no tasks.
+    pub auth_blocked: u64,
+    pub auth_blocked_rate: f64,
+    /// How often a run went into back-off because of it. This rate and those below are per task; none without tasks.
+    pub retries: u64,
+    pub retry_rate: Option<f64>,
+    /// Of its steps that needed another attempt, how many were completed; none when no step did.
+    pub retry_success_rate: Option<f64>,
+    pub stalls: u64,
+    pub stalls_per_1000_tasks: Option<f64>,
+    pub warnings: u64,
+    pub warnings_rate: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -199,34 +127,48 @@ pub struct Percentiles {
 }
 
 impl Insights {
-    pub fn of(rows: &[(String, String, u64, Histogram)]) -> Insights {
-        let mut entered: BTreeMap<&str, u64> = BTreeMap::new();
-        let (mut retried, mut retried_completed) = (0, 0);
-        let mut insights = Insights::default();
-        let mut times: BTreeMap<String, Histogram> = BTreeMap::new();
-        for (metric, of, count, histogram) in rows {
-            match metric.as_str() {
-                "entered" => *entered.entry(of).or_default() += count,
-                "time_in" => times.entry(of.clone()).or_default().merge(histogram),
-                "retried_steps" => retried += count,
-                "retried_steps_completed" => retried_completed += count,
-                "issued" => insights.handlers.entry(of.clone()).or_default().issued += count,
-                "issued_again" => insights.handlers.entry(of.clone()).or_default().again += count,
-                "auth_blocked" => *insights.auth_blocked.entry(of.clone()).or_default() += count,
-                _ => {}
-            }
+    pub fn of(rows: &[Counted]) -> Insights {
+        let mut tallies: BTreeMap<&str, Tally<'_>> = BTreeMap::new();
+        for row in rows {
+            tallies.entry(&row.tool).or_default().add(row);
         }
-        let of = |state: RunState| entered.get(state.as_str()).copied().unwrap_or(0) as f64;
-        let ended = RunState::ALL.iter().filter(|state| state.is_terminal()).map(|state| of(*state)).sum::<f64>();
-        insights.runs = rows.iter().filter(|row| row.0 == "started").map(|row| row.2).sum();
-        let runs = (insights.runs as f64).max(1.0);
-        insights.time_in_state = times.into_iter().map(|(state, times)| (state, Percentiles::of(&times))).collect();
-        insights.auth_blocked_rate = of(RunState::WaitingOnAuth) / runs;
-        insights.retry_rate = of(RunState::RetryScheduled) / runs;
-        insights.retry_success_rate = if retried == 0 { 0.0 } else { retried_completed as f64 / retried as f64 };
-        insights.stalls_per_1000_runs = 1_000.0 * of(RunState::Stalled) / runs;
-        insights.completed_with_warnings_rate = of(RunState::CompletedWithWarnings) / ended.max(1.0);
-        insights
+        let whole = tallies.remove("").unwrap_or_default();
+        let started = whole.counted("started");
+        let per_run = |count: u64| count as f64 / started.max(1) as f64;
+        let ended: u64 = RunState::ALL.iter().filter(|one| one.is_terminal()).map(|one| whole.entered(*one)).sum();
+        let tool = |(name, tally): (&str, Tally<'_>)| (name.to_owned(), ToolInsights::of(&tally, started));
+        Insights {
+            runs: started,
+            time_in_state: whole.time_in_state(),
+            auth_blocked_rate: per_run(whole.entered(RunState::WaitingOnAuth)),
+            retry_rate: per_run(whole.entered(RunState::RetryScheduled)),
+            retry_success_rate: whole.retry_success_rate(),
+            stalls_per_1000_runs: 1_000.0 * per_run(whole.entered(RunState::Stalled)),
+            completed_with_warnings_rate: whole.entered(RunState::CompletedWithWarnings) as f64 / ended.max(1) as f64,
+            tools: tallies.into_iter().map(tool).collect(),
+        }
+    }
+}
+
+impl ToolInsights {
+    fn of(tally: &Tally<'_>, started: u64) -> ToolInsights {
+        let issued = tally.counted("issued");
+        let (auth_blocked, retries) = (tally.entered(RunState::WaitingOnAuth), tally.entered(RunState::RetryScheduled));
+        let (stalls, warnings) = (tally.entered(RunState::Stalled), tally.counted("warned"));
+        ToolInsights {
+            issued,
+            again: tally.counted("issued_again"),
+            time_in_state: tally.time_in_state(),
+            auth_blocked,
+            auth_blocked_rate: auth_blocked as f64 / started.max(1) as f64,
+            retries,
+            retry_rate: share(retries, issued),
+            retry_success_rate: tally.retry_success_rate(),
+            stalls,
+            stalls_per_1000_tasks: share(1_000 * stalls, issued),
+            warnings,
+            warnings_rate: share(warnings, issued),
+        }
     }
 }
 
@@ -235,6 +177,43 @@ impl Percentiles {
         let at = |share| times.percentile(share).map_or(0.0, |span| span.micros() as f64 / 1_000.0);
         Percentiles { count: times.count(), p50_ms: at(0.5), p95_ms: at(0.95), p99_ms: at(0.99) }
     }
+}
+
+/// The rows of one tool, or of everything, added up.
+#[derive(Default)]
+struct Tally<'a> {
+    counts: BTreeMap<(&'a str, &'a str), u64>,
+    times: BTreeMap<&'a str, Histogram>,
+}
+
+impl<'a> Tally<'a> {
+    fn add(&mut self, row: &'a Counted) {
+        *self.counts.entry((&row.metric, &row.of)).or_default() += row.count;
+        if row.metric == "time_in" {
+            self.times.entry(&row.of).or_default().merge(&row.times);
+        }
+    }
+
+    fn counted(&self, metric: &str) -> u64 {
+        self.counts.get(&(metric, "")).copied().unwrap_or(0)
+    }
+
+    fn entered(&self, state: RunState) -> u64 {
+        self.counts.get(&("entered", state.as_str())).copied().unwrap_or(0)
+    }
+
+    fn retry_success_rate(&self) -> Option<f64> {
+        share(self.counted("retried_steps_completed"), self.counted("retried_steps"))
+    }
+
+    fn time_in_state(&self) -> BTreeMap<String, Percentiles> {
+        self.times.iter().map(|(state, times)| ((*state).to_owned(), Percentiles::of(times))).collect()
+    }
+}
+
+/// Of nothing there is no share.
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 #[cfg(test)]
@@ -252,5 +231,34 @@ mod tests {
             assert!((exact..=exact * 1.2).contains(&found), "{share}: {found}");
         }
         assert_eq!(Histogram::default().percentile(0.5), None);
+    }
+
+    fn counted(tool: &str, metric: &str, of: &str, count: u64) -> Counted {
+        Counted { tool: tool.into(), metric: metric.into(), of: of.into(), count, times: Histogram::default() }
+    }
+
+    #[test]
+    fn of_nothing_there_is_no_rate() {
+        assert_eq!(Insights::of(&[]).retry_success_rate, None);
+        let known = Insights::of(&[counted("", "started", "", 4), counted("mail", "entered", "waiting_on_auth", 1)]);
+        let mail = &known.tools["mail"];
+        assert_eq!((mail.auth_blocked, mail.auth_blocked_rate), (1, 0.25));
+        assert_eq!((mail.retry_rate, mail.retry_success_rate), (None, None));
+        assert_eq!((mail.stalls_per_1000_tasks, mail.warnings_rate), (None, None));
+    }
+
+    #[test]
+    fn the_same_tool_of_several_workflows_is_added_up() {
+        let rows = [
+            counted("mail", "issued", "", 3),
+            counted("mail", "issued", "", 1),
+            counted("mail", "entered", "stalled", 1),
+            counted("mail", "warned", "", 2),
+            counted("mail", "retried_steps", "", 2),
+            counted("mail", "retried_steps_completed", "", 1),
+        ];
+        let mail = &Insights::of(&rows).tools["mail"];
+        assert_eq!((mail.issued, mail.stalls_per_1000_tasks, mail.warnings_rate), (4, Some(250.0), Some(0.5)));
+        assert_eq!(mail.retry_success_rate, Some(0.5));
     }
 }

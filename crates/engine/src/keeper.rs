@@ -37,9 +37,9 @@ impl Keeper {
     /// The keeper's thread.
     pub fn work(self) {
         let mut archived_at = self.clock.now();
-        let mut position = 0;
+        let (mut position, mut calls) = (0, insights::Calls::default());
         while !self.stop.load(Ordering::SeqCst) {
-            let more = self.fold(&mut position).unwrap_or_else(|error| {
+            let more = self.fold(&mut position, &mut calls).unwrap_or_else(|error| {
                 tracing::warn!(%error, "the numbers are not up to date");
                 false
             });
@@ -54,9 +54,10 @@ impl Keeper {
     }
 
     /// Folds some commits after a position; tells whether there are more.
-    fn fold(&self, position: &mut i64) -> Result<bool, Error> {
+    fn fold(&self, position: &mut i64, calls: &mut insights::Calls) -> Result<bool, Error> {
         let after = *position;
-        let fold = |db: &rusqlite::Connection| insights::fold_after(db, table::position(db)?.max(after), COMMITS);
+        let fold =
+            |db: &rusqlite::Connection| insights::fold::fold_after(db, calls, table::position(db)?.max(after), COMMITS);
         let Some((reached, added)) = self.readers.read(fold).map_err(unread)? else { return Ok(false) };
         // Commits that touched no run come from the clock alone; they are not worth a commit of their own.
         if !added.0.is_empty() {

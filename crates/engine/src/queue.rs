@@ -134,13 +134,15 @@ fn bytes_of(asked: &Asked) -> usize {
             }
             _ => 0,
         },
+        What::Keep(said) => said.len(),
         What::Tidy(tidy) => tidy.runs.iter().map(|run| run.bundle.len()).sum(),
         What::Claim(_)
         | What::ClaimAnywhere(_)
         | What::Reconnected(_)
         | What::Broken(_)
         | What::Count(_)
-        | What::Access(_) => 0,
+        | What::Access(_)
+        | What::Recall => 0,
     };
     // A request is not free even when it carries nothing.
     of_payload + 512

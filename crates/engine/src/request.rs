@@ -51,6 +51,10 @@ pub enum What {
     Count(Box<(i64, Added)>),
     /// Who may come in: keys and one-time links.
     Access(Box<Access>),
+    /// What was answered under this idempotency key before.
+    Recall,
+    /// Keeps the answer to something that took many requests, for its idempotency key.
+    Keep(String),
 }
 
 /// A change of who may come in.
@@ -60,6 +64,18 @@ pub enum Access {
     RevokeKey(String),
     KeyUsed(String),
     AddLink(Link),
+}
+
+impl Access {
+    /// What is kept of it for an idempotency key: the name of what was made, never what opens the door.
+    pub(crate) fn made(&self) -> Option<KeptAnswer> {
+        let name = match self {
+            Access::AddKey(key) => key.key_id.clone(),
+            Access::AddLink(link) => link.token_hash.to_string(),
+            Access::RevokeKey(_) | Access::KeyUsed(_) => return None,
+        };
+        Some(KeptAnswer::said(name))
+    }
 }
 
 /// A key of the API, as it is stored: never the key itself.
@@ -193,6 +209,10 @@ pub enum Answer {
     Counted,
     /// Who may come in has changed.
     Admitted,
+    /// What is kept for an idempotency key: an answer, or the name of what was made.
+    Said(String),
+    /// Nothing was answered under this key yet.
+    Unsaid,
 }
 
 /// What became of a run.
@@ -376,10 +396,18 @@ impl Asked {
 }
 
 /// What is kept of an answer for its idempotency key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KeptAnswer {
     pub run_id: Option<RunId>,
     pub released: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+}
+
+impl KeptAnswer {
+    pub(crate) fn said(said: String) -> KeptAnswer {
+        KeptAnswer { said: Some(said), ..KeptAnswer::default() }
+    }
 }
 
 /// Labels and the like of a start that only names a workflow and an input.

@@ -219,6 +219,10 @@ pub fn new_key(asked: CreateKey, namespace: Namespace, now: Timestamp) -> Result
 
 /// `POST /v1/keys`
 pub async fn create(call: Call, asked: CreateKey) -> Answered {
+    if let Some(key_id) = call.said_before().await? {
+        let detail = format!("This request made {key_id} before. The key itself was in that answer alone.");
+        return Err(Problem::new(Code::ShownOnce, detail).with("key_id", key_id));
+    }
     let own = call.who.namespace.clone();
     let namespace = match &asked.namespace {
         Some(name) if own.as_str() != "default" && *name != own.as_str() => {

@@ -126,6 +126,26 @@ impl Call {
         self.engine.ask(Request { namespace, idempotency: self.idempotency.clone(), what }).await
     }
 
+    /// What was answered to the same request under its Idempotency-Key before.
+    pub async fn said_before(&self) -> Result<Option<String>, Problem> {
+        if self.idempotency.is_none() {
+            return Ok(None);
+        }
+        match self.ask(What::Recall).await? {
+            Answer::Said(said) => Ok(Some(said)),
+            Answer::Unsaid => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks one part of what takes many requests. Under a key a part that was done is not done again.
+    pub async fn ask_part(&self, part: &str, what: What) -> Result<Answer, Error> {
+        // No caller can send a key with this letter in it.
+        let of_part = |whole: &Idempotency| Idempotency { key: format!("{}\n{part}", whole.key), digest: whole.digest };
+        let (namespace, idempotency) = (self.who.namespace.clone(), self.idempotency.as_ref().map(of_part));
+        self.engine.ask(Request { namespace, idempotency, what }).await
+    }
+
     /// Sends a command to the run that the path names.
     pub async fn command(&self, ask: Ask) -> Result<Told, Problem> {
         self.command_with(|command| ToRun::new(self.run_id(), command), ask).await

@@ -142,6 +142,7 @@ fn responses(route: &Route) -> Value {
             "page" => ("text/html", json!({ "type": "string" })),
             "asset" => ("text/*", json!({ "type": "string" })),
             "any" => ("application/json", json!({})),
+            "numbers" => ("application/json", either(&["insights", "insights_by_workflow"])),
             name => ("application/json", json!({ "$ref": format!("#/components/schemas/{name}") })),
         };
         let content = json!({ "description": what, "content": { kind: { "schema": schema } } });
@@ -173,6 +174,11 @@ fn responses(route: &Route) -> Value {
         }
     }
     Value::Object(responses)
+}
+
+fn either(names: &[&str]) -> Value {
+    let schemas: Vec<_> = names.iter().map(|name| json!({ "$ref": format!("#/components/schemas/{name}") })).collect();
+    json!({ "oneOf": schemas })
 }
 
 /// The shapes of answers. Those of runs come from the contract itself.
@@ -232,8 +238,78 @@ fn views(generator: &mut SchemaGenerator) -> Map<String, Value> {
             },
         }),
     );
+    schemas.insert("insights".into(), insights());
+    schemas.insert("insights_by_workflow".into(), insights_by_workflow());
+    schemas.insert("tool_insights".into(), tool_insights());
+    schemas.insert("times_in_states".into(), times_in_states());
     schemas.insert("problem".into(), problem());
     schemas
+}
+
+/// An object that has exactly these fields.
+fn exactly(fields: &[(&str, Value)]) -> Value {
+    let names: Vec<_> = fields.iter().map(|(name, _)| *name).collect();
+    let properties: Map<String, Value> =
+        fields.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+    json!({ "type": "object", "required": names, "properties": properties, "additionalProperties": false })
+}
+
+/// Numbers of one workflow, or of all.
+fn insights() -> Value {
+    let (count, rate, perhaps) = (count(), rate(), rate_or_null());
+    exactly(&[
+        ("runs", count),
+        ("time_in_state", json!({ "$ref": "#/components/schemas/times_in_states" })),
+        ("auth_blocked_rate", rate.clone()),
+        ("retry_rate", rate.clone()),
+        ("retry_success_rate", perhaps),
+        ("stalls_per_1000_runs", rate.clone()),
+        ("completed_with_warnings_rate", rate),
+        (
+            "tools",
+            json!({ "type": "object", "additionalProperties": { "$ref": "#/components/schemas/tool_insights" } }),
+        ),
+    ])
+}
+
+fn insights_by_workflow() -> Value {
+    let each = json!({ "type": "object", "additionalProperties": { "$ref": "#/components/schemas/insights" } });
+    exactly(&[("workflows", each)])
+}
+
+/// Rates of tasks are null where no task was issued, and those of retries where nothing was retried.
+fn tool_insights() -> Value {
+    exactly(&[
+        ("issued", count()),
+        ("again", count()),
+        ("time_in_state", json!({ "$ref": "#/components/schemas/times_in_states" })),
+        ("auth_blocked", count()),
+        ("auth_blocked_rate", rate()),
+        ("retries", count()),
+        ("retry_rate", rate_or_null()),
+        ("retry_success_rate", rate_or_null()),
+        ("stalls", count()),
+        ("stalls_per_1000_tasks", rate_or_null()),
+        ("warnings", count()),
+        ("warnings_rate", rate_or_null()),
+    ])
+}
+
+fn times_in_states() -> Value {
+    let times = exactly(&[("count", count()), ("p50_ms", rate()), ("p95_ms", rate()), ("p99_ms", rate())]);
+    json!({ "type": "object", "additionalProperties": times })
+}
+
+fn count() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+fn rate() -> Value {
+    json!({ "type": "number", "minimum": 0 })
+}
+
+fn rate_or_null() -> Value {
+    json!({ "type": ["number", "null"], "minimum": 0 })
 }
 
 fn page(list: &str, of: Value) -> Value {

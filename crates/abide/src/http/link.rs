@@ -24,6 +24,10 @@ const COMMENT: u32 = 1_000;
 
 /// `POST /v1/runs/{id}/approvals/{step}/links`
 pub async fn make(call: Call, asked: MakeLink) -> Answered {
+    if call.said_before().await?.is_some() {
+        let detail = "This request made a link before. Its address was in that answer alone; it still works, once.";
+        return Err(Problem::new(Code::ShownOnce, detail));
+    }
     let whom = identifier("/for", &asked.whom)?.to_owned();
     let life = asked.expires_in.as_deref().map(|text| duration("/expires_in", text)).transpose()?.unwrap_or(USUAL_LIFE);
     let (run_id, path) = (call.run_id(), Path::from(call.param("step_id")));

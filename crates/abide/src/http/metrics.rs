@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use abide_api::Problem;
 use abide_engine::Engine;
+use abide_engine::insights::{Insights, Percentiles, ToolInsights};
 
 use super::locked;
 
@@ -142,9 +143,12 @@ async fn people(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(),
     Ok(())
 }
 
+/// Workflows, and tools, that get series of their own.
+const MOST_SERIES: usize = 200;
+
 async fn insights(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(), Problem> {
     let mut of: Vec<Option<abide_core::ids::WorkflowId>> = vec![None];
-    of.extend(engine.workflows().await?.into_iter().take(200).map(|one| Some(one.workflow_id)));
+    of.extend(engine.workflows().await?.into_iter().take(MOST_SERIES).map(|one| Some(one.workflow_id)));
     let mut numbers = Vec::new();
     for workflow in of {
         let label = workflow.as_ref().map_or_else(String::new, ToString::to_string);
@@ -152,37 +156,82 @@ async fn insights(text: &mut Text, engine: &Engine, namespace: &str) -> Result<(
     }
     text.about("abide_time_in_state_seconds", "summary", "How long runs were in a state.");
     for (workflow, numbers) in &numbers {
-        for (state, times) in &numbers.time_in_state {
-            for (quantile, ms) in [("0.5", times.p50_ms), ("0.95", times.p95_ms), ("0.99", times.p99_ms)] {
-                let labels =
-                    [("namespace", namespace), ("workflow", workflow), ("state", state), ("quantile", quantile)];
-                text.value("abide_time_in_state_seconds", &labels, ms / 1e3);
-            }
-        }
+        let labels = [("namespace", namespace), ("workflow", workflow)];
+        text.times("abide_time_in_state_seconds", &labels, &numbers.time_in_state);
     }
-    type Read = fn(&abide_engine::insights::Insights) -> f64;
+    type Read = fn(&Insights) -> Option<f64>;
     let rates: [(&str, &str, Read); 5] = [
-        ("abide_auth_blocked_rate", "Runs that waited for a connection, per run started.", |n| n.auth_blocked_rate),
-        ("abide_retry_rate", "Back-offs per run started.", |n| n.retry_rate),
+        ("abide_auth_blocked_rate", "Waits for a connection, per run started.", |n| Some(n.auth_blocked_rate)),
+        ("abide_retry_rate", "Back-offs per run started.", |n| Some(n.retry_rate)),
         ("abide_retry_success_rate", "Of the steps that were tried again, how many were completed.", |n| {
             n.retry_success_rate
         }),
-        ("abide_stalls_per_1000_runs", "Stalls per 1,000 runs started.", |n| n.stalls_per_1000_runs),
-        ("abide_completed_with_warnings_rate", "Runs that ended with warnings, per run started.", |n| {
-            n.completed_with_warnings_rate
+        ("abide_stalls_per_1000_runs", "Stalls per 1,000 runs started.", |n| Some(n.stalls_per_1000_runs)),
+        ("abide_completed_with_warnings_rate", "Runs that ended with warnings, per run that ended.", |n| {
+            Some(n.completed_with_warnings_rate)
         }),
     ];
     for (name, about, read) in rates {
         text.about(name, "gauge", about);
         for (workflow, numbers) in &numbers {
-            text.value(name, &[("namespace", namespace), ("workflow", workflow)], read(numbers));
+            // Of nothing there is no rate, and so no series.
+            if let Some(value) = read(numbers) {
+                text.value(name, &[("namespace", namespace), ("workflow", workflow)], value);
+            }
         }
     }
-    text.about("abide_auth_blocked_runs_total", "counter", "Runs that waited for a connection, by tool.");
-    for (tool, count) in numbers.first().iter().flat_map(|(_, numbers)| &numbers.auth_blocked) {
-        text.value("abide_auth_blocked_runs_total", &[("namespace", namespace), ("tool", tool)], *count as f64);
-    }
+    tools(text, namespace, &numbers[0].1);
     Ok(())
+}
+
+/// The same by tool, over all workflows.
+fn tools(text: &mut Text, namespace: &str, numbers: &Insights) {
+    let mut tools: Vec<_> = numbers.tools.iter().collect();
+    tools.sort_by_key(|(_, one)| std::cmp::Reverse(one.issued.max(one.auth_blocked)));
+    tools.truncate(MOST_SERIES);
+    text.about("abide_tool_time_in_state_seconds", "summary", "How long runs were in a state because of a tool.");
+    for (tool, one) in &tools {
+        let labels = [("namespace", namespace), ("tool", tool.as_str())];
+        text.times("abide_tool_time_in_state_seconds", &labels, &one.time_in_state);
+    }
+    type Read = fn(&ToolInsights) -> Option<f64>;
+    let of_tools: [(&str, &str, &str, Read); 10] = [
+        ("abide_tool_tasks_total", "counter", "Tasks that a tool was given.", |one| Some(one.issued as f64)),
+        ("abide_tool_tasks_again_total", "counter", "Tasks after an attempt that had not succeeded.", |one| {
+            Some(one.again as f64)
+        }),
+        ("abide_tool_auth_blocked_total", "counter", "Waits for a connection of a tool.", |one| {
+            Some(one.auth_blocked as f64)
+        }),
+        ("abide_tool_stalls_total", "counter", "Stalls because of a tool.", |one| Some(one.stalls as f64)),
+        ("abide_tool_warnings_total", "counter", "Warnings of steps that called a tool.", |one| {
+            Some(one.warnings as f64)
+        }),
+        ("abide_tool_auth_blocked_rate", "gauge", "Waits for a connection of a tool, per run started.", |one| {
+            Some(one.auth_blocked_rate)
+        }),
+        ("abide_tool_retry_rate", "gauge", "Back-offs because of a tool, per task.", |one| one.retry_rate),
+        (
+            "abide_tool_retry_success_rate",
+            "gauge",
+            "Of its steps that were tried again, how many were completed.",
+            |one| one.retry_success_rate,
+        ),
+        ("abide_tool_stalls_per_1000_tasks", "gauge", "Stalls because of a tool, per 1,000 of its tasks.", |one| {
+            one.stalls_per_1000_tasks
+        }),
+        ("abide_tool_warnings_rate", "gauge", "Warnings of steps that called a tool, per task.", |one| {
+            one.warnings_rate
+        }),
+    ];
+    for (name, kind, about, read) in of_tools {
+        text.about(name, kind, about);
+        for (tool, one) in &tools {
+            if let Some(value) = read(one) {
+                text.value(name, &[("namespace", namespace), ("tool", tool)], value);
+            }
+        }
+    }
 }
 
 /// The exposition format.
@@ -198,5 +247,15 @@ impl Text {
         let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", quoted(value))).collect();
         let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
+    }
+
+    fn times(&mut self, name: &str, labels: &[(&str, &str)], times: &BTreeMap<String, Percentiles>) {
+        for (state, times) in times {
+            for (quantile, ms) in [("0.5", times.p50_ms), ("0.95", times.p95_ms), ("0.99", times.p99_ms)] {
+                let labels: Vec<_> =
+                    labels.iter().copied().chain([("state", state.as_str()), ("quantile", quantile)]).collect();
+                self.value(name, &labels, ms / 1e3);
+            }
+        }
     }
 }

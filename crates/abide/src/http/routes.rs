@@ -139,6 +139,7 @@ pub fn table() -> Vec<Route> {
         get("/v1/runs/{run_id}/events", READ, &[(200, "events")], "The log of a run.", runs::events).query(&["after", "limit"]),
         get("/v1/runs/{run_id}/steps", READ, &[(200, "steps")], "The steps of a run. Outputs come with the right to see payloads.", runs::steps).query(&["limit", "cursor"]),
         get("/v1/runs/{run_id}/steps/{step_id}", READ, &[(200, "step")], "One step, with its input and output where the caller may see them.", runs::step),
+        get("/v1/runs/{run_id}/steps/{step_id}/output", PAYLOADS, &[(200, "any")], "The output of a step, byte for byte.", runs::step_output),
         get("/v1/runs/{run_id}/input", PAYLOADS, &[(200, "any")], "The input, byte for byte.", runs::input),
         get("/v1/runs/{run_id}/output", PAYLOADS, &[(200, "any")], "The output, byte for byte.", runs::output),
         get("/v1/runs/{run_id}/explain", READ, &[(200, "explanation")], "What it is doing, why, since when, what comes next and what can be done.", runs::explain).query(&["at"]),
@@ -203,7 +204,7 @@ pub fn table() -> Vec<Route> {
         // The system.
         get("/v1/queues", READ, &[(200, "queues")], "Queues with their depth and listeners.", system::queues),
         get("/v1/workers", READ, &[(200, "workers")], "Who has asked for work lately.", system::workers),
-        get("/v1/insights", READ, &[(200, "any")], "Time in states, retries, stalls, queue age: the numbers people need.", system::insights).query(&["workflow", "by"]),
+        get("/v1/insights", READ, &[(200, "numbers")], "Time in states, retries, stalls, warnings: the numbers people need, of all workflows, one or each, and by tool.", system::insights).query(&["workflow", "by"]),
         get("/v1/contract", READ, &[(200, "contract")], "The states, the transitions and the limits.", system::contract),
         get("/problems/{code}", Allowed::Anybody, &[(200, "page")], "What a refusal means and what helps.", system::problem),
         get("/healthz", Allowed::Anybody, &[(200, "health")], "It lives.", system::alive),

@@ -11,7 +11,7 @@ use abide_core::ids::{Path, Queue, RunId, WorkflowId};
 use abide_core::run::OriginKind;
 use abide_core::run::command::{Ask, Resolution, Start};
 use abide_engine::reads::StepView;
-use abide_engine::request::{Answer, NewRun, Rerun, RerunVersion, What};
+use abide_engine::request::{Answer, NewRun, Rerun, RerunVersion, ToRun, What};
 use abide_engine::{Filter, ReadError};
 use serde_json::{Value, json};
 
@@ -202,16 +202,34 @@ pub async fn step(call: Call) -> Answered {
     Ok(Reply::json(200, &view))
 }
 
+/// `GET /v1/runs/{id}/steps/{step}/output`
+pub async fn step_output(call: Call) -> Answered {
+    call.only(&[])?;
+    check_sees(&call).await?;
+    let step = call.engine.step(&call.run_id(), &Path::from(call.param("step_id"))).await?;
+    let found = match &step.output {
+        Some(output) => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
+        None => None,
+    };
+    let missing = || Problem::new(Code::NotFound, format!("{} has no output.", step.step_id));
+    Ok(Reply::bytes(200, "application/json", found.ok_or_else(missing)?.as_bytes().to_vec()))
+}
+
 pub async fn timeline(call: Call) -> Answered {
     call.only(&[])?;
     Ok(Reply::json(200, &call.engine.timeline(&call.run_id()).await?))
 }
 
-async fn payload(call: Call, name: &str) -> Answered {
-    if !sees(&call).await? {
-        let detail = "Payloads are read by operators, and by workers while they hold a lease of the run.";
-        return Err(Problem::new(Code::Forbidden, detail));
+async fn check_sees(call: &Call) -> Result<(), Problem> {
+    if sees(call).await? {
+        return Ok(());
     }
+    let detail = "Payloads are read by operators, and by workers while they hold a lease of the run.";
+    Err(Problem::new(Code::Forbidden, detail))
+}
+
+async fn payload(call: Call, name: &str) -> Answered {
+    check_sees(&call).await?;
     let found = match name {
         "input" => call.engine.shown_input(&call.run_id()).await?,
         name => call.engine.payload(&call.run_id(), name).await?,
@@ -353,6 +371,9 @@ pub async fn resolve(call: Call, asked: ResolveStep) -> Answered {
 
 /// `POST /v1/runs/bulk`: each run is asked by itself, so that one refusal harms no other.
 pub async fn bulk(call: Call, asked: Bulk) -> Answered {
+    if let Some(said) = call.said_before().await? {
+        return Ok(Reply::bytes(200, "application/json", said).replayed(true));
+    }
     let pairs = asked
         .filter
         .iter()
@@ -391,7 +412,11 @@ pub async fn bulk(call: Call, asked: Bulk) -> Answered {
             break;
         }
     }
-    Ok(Reply::json(200, &done))
+    let said = serde_json::to_string(&done).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    if call.idempotency.is_some() {
+        call.ask(What::Keep(said.clone())).await?;
+    }
+    Ok(Reply::bytes(200, "application/json", said))
 }
 
 async fn one_of_many(call: &Call, asked: &Bulk, run_id: &RunId, state: RunState) -> Result<(), Problem> {
@@ -410,12 +435,12 @@ async fn one_of_many(call: &Call, asked: &Bulk, run_id: &RunId, state: RunState)
                 input: None,
                 actor: call.actor(),
             };
-            call.engine.asking(What::Rerun(Box::new(rerun))).await?;
+            call.ask_part(run_id.as_str(), What::Rerun(Box::new(rerun))).await?;
             return Ok(());
         }
     };
     let command = abide_core::run::command::Command::new(call.actor(), ask);
-    call.engine.command(run_id, command).await?;
+    call.ask_part(run_id.as_str(), What::Run(Box::new(ToRun::new(run_id.clone(), command)))).await?;
     Ok(())
 }
 

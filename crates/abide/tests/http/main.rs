@@ -13,3 +13,4 @@ mod session;
 mod stage;
 mod streams;
 mod traces;
+mod twice;

@@ -35,6 +35,49 @@ fn runs_that_wait_for_one_connection_are_one_group_whose_call_frees_them() {
 }
 
 #[test]
+fn every_open_run_is_counted_once_where_it_waits() {
+    let stage = Stage::new();
+    stage.apply("workflow: gate\nsteps: [{ id: go, approval: { title: Go, approvers: [ana] } }]\n");
+    stage.apply("workflow: outer\nsteps: [{ id: inner, child: gate }]\n");
+    stage.apply("workflow: task\nsteps: [{ id: s, task: work }]\n");
+    stage.apply("workflow: undone\nsaga: true\nsteps:\n  - { id: a, task: work, compensate: undo }\n  - { id: b, task: work, after: [a] }\n");
+    let ended = stage.start("task", json!({}));
+    stage.report(&stage.claim("w"), "complete", json!({}));
+    stage.until(&ended, "succeeded");
+    let undone = stage.start("undone", json!({}));
+    stage.report(&stage.claim("w"), "complete", json!({}));
+    stage.report(&stage.claim("w"), "fail", json!({ "class": "fatal", "message": "no" }));
+    stage.until(&undone, "compensating");
+    for workflow in ["gate", "outer", "task", "task"] {
+        stage.start(workflow, json!({}));
+    }
+    let counts = || stage.get("/v1/runs/counts?by=root_cause").json()["counts"].clone();
+    // The parent counts where its child waits; what has ended waits for nothing.
+    let expected = json!({ "approval_required": 3, "queued": 2, "compensating": 1 });
+    let reached = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        counts() == expected
+    });
+    assert!(reached, "{}", counts());
+}
+
+#[test]
+fn an_output_that_is_too_large_for_its_step_is_read_by_itself() {
+    let stage = Stage::new();
+    stage.apply("workflow: a\nsteps: [{ id: s, task: work }]\n");
+    let run = stage.start("a", json!({}));
+    assert_eq!(stage.get(&format!("/v1/runs/{run}/steps/s/output")).said(), (404, "not-found".into()), "none yet");
+    let output = json!({ "text": "x".repeat(100_000), "last": 1 });
+    stage.report(&stage.claim("w"), "complete", json!({ "output": output }));
+    stage.until(&run, "succeeded");
+    let step = stage.get(&format!("/v1/runs/{run}/steps/s")).json();
+    assert_eq!(step["output"], Value::Null);
+    let whole = stage.get(&format!("/v1/runs/{run}/steps/s/output"));
+    assert_eq!((whole.status, whole.json()), (200, output));
+    assert_eq!(step["output_ref"]["size"].as_u64(), Some(whole.body.len() as u64));
+}
+
+#[test]
 fn the_times_of_a_run_name_every_step() {
     let stage = Stage::new();
     stage.apply(FAN);

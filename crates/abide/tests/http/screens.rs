@@ -116,25 +116,85 @@ fn a_queue_tells_which_handler_nobody_offers_and_a_worker_what_it_holds() {
     assert!(lease["last_heartbeat_at"].is_string() && lease["expires_at"].is_string());
 }
 
+/// The numbers of one workflow as soon as they are `so`: they are folded from the log in the background.
+fn numbers(stage: &Stage, workflow: &str, so: impl Fn(&Value) -> bool) -> Value {
+    let told = (0..200).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        Some(stage.get("/v1/insights?by=workflow").json()["workflows"][workflow].clone()).filter(&so)
+    });
+    told.expect("the numbers come")
+}
+
 #[test]
-fn numbers_are_told_by_workflow_and_by_handler() {
+fn numbers_are_told_by_workflow_and_by_tool() {
     let stage = Stage::new();
     stage.apply("workflow: a\nsteps:\n  - { id: s, task: known, retry: { max_attempts: 2, first: 1ms } }\n");
     let run = stage.start("a", json!({}));
     stage.report(&stage.claim("w"), "fail", json!({ "class": "transient", "message": "no" }));
-    stage.report(&stage.claim("w"), "complete", json!({}));
-    stage.until(&run, "succeeded");
-    // They are folded from the log in the background.
-    let told = (0..200).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let told = stage.get("/v1/insights?by=workflow").json()["workflows"]["a"].clone();
-        (told["retry_success_rate"] == 1.0).then_some(told)
-    });
-    let told = told.expect("the numbers come");
-    assert_eq!(told["runs"], 1);
-    assert_eq!(told["handlers"]["known"], json!({ "issued": 2, "again": 1 }));
+    let warned = json!({ "warnings": ["nearly"] });
+    stage.report(&stage.claim("w"), "complete", warned);
+    stage.until(&run, "completed_with_warnings");
+    let told = numbers(&stage, "a", |told| told["retry_success_rate"] == 1.0);
+    assert_eq!((&told["runs"], &told["completed_with_warnings_rate"]), (&json!(1), &json!(1.0)));
+    let known = &told["tools"]["known"];
+    let counted = ["issued", "again", "retries", "stalls", "warnings", "auth_blocked"].map(|name| known[name].as_u64());
+    assert_eq!(counted, [2, 1, 1, 0, 1, 0].map(Some), "{known}");
+    let rates = ["retry_rate", "retry_success_rate", "stalls_per_1000_tasks", "warnings_rate", "auth_blocked_rate"];
+    assert_eq!(rates.map(|name| known[name].as_f64()), [0.5, 1.0, 0.0, 0.5, 0.0].map(Some), "{known}");
+    assert_eq!(known["time_in_state"]["running"]["count"], 2);
+    assert_eq!(known["time_in_state"]["retry_scheduled"]["count"], 1);
+    assert_eq!(stage.get("/v1/insights?workflow=a").json()["tools"], told["tools"]);
+
+    let metrics = stage.get("/metrics").text();
+    for line in [
+        r#"abide_tool_tasks_total{namespace="default",tool="known"} 2"#,
+        r#"abide_tool_retry_success_rate{namespace="default",tool="known"} 1"#,
+        r#"abide_tool_warnings_rate{namespace="default",tool="known"} 0.5"#,
+        r#"abide_tool_time_in_state_seconds{namespace="default",tool="known",state="running",quantile="0.99"}"#,
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
     assert_eq!(stage.get("/v1/insights?by=tool").status, 422);
     assert_eq!(stage.get("/v1/insights?by=workflow&workflow=a").status, 422);
+}
+
+#[test]
+fn a_connection_is_a_tool_of_its_own_and_what_was_never_retried_has_no_rate() {
+    let stage = Stage::new();
+    stage.apply("workflow: a\nsteps:\n  - { id: s, task: known }\n");
+    let run = stage.start("a", json!({}));
+    stage.report(&stage.claim("w"), "fail", json!({ "class": "auth", "message": "expired", "tool": "gmail" }));
+    stage.until(&run, "waiting_on_auth");
+    stage.post("/v1/connections/gmail/default/reconnected", json!({}));
+    stage.report(&stage.claim("w"), "complete", json!({}));
+    stage.until(&run, "succeeded");
+    let told = numbers(&stage, "a", |told| told["time_in_state"]["waiting_on_auth"]["count"] == 1);
+    let gmail = &told["tools"]["gmail"];
+    assert_eq!(
+        (&gmail["auth_blocked"], &gmail["auth_blocked_rate"], &gmail["issued"]),
+        (&json!(1), &json!(1.0), &json!(0))
+    );
+    assert_eq!(gmail["time_in_state"]["waiting_on_auth"]["count"], 1);
+    assert_eq!((&gmail["retry_rate"], &gmail["stalls_per_1000_tasks"]), (&Value::Null, &Value::Null));
+    assert_eq!((&told["tools"]["known"]["auth_blocked"], &told["tools"]["known"]["issued"]), (&json!(0), &json!(2)));
+
+    stage.apply("workflow: b\nsteps:\n  - { id: s, task: calm }\n");
+    let run = stage.start("b", json!({}));
+    stage.report(&stage.claim("w"), "complete", json!({}));
+    stage.until(&run, "succeeded");
+    let told = numbers(&stage, "b", |told| told["time_in_state"]["running"]["count"] == 1);
+    assert_eq!(
+        (&told["retry_success_rate"], &told["tools"]["calm"]["retry_success_rate"]),
+        (&Value::Null, &Value::Null)
+    );
+    let metrics = stage.get("/metrics").text();
+    for absent in [
+        r#"abide_retry_success_rate{namespace="default",workflow="b"}"#,
+        r#"abide_tool_retry_success_rate{namespace="default",tool="calm"}"#,
+    ] {
+        assert!(!metrics.contains(absent), "{metrics}");
+    }
+    assert!(metrics.contains(r#"abide_tool_auth_blocked_total{namespace="default",tool="gmail"} 1"#), "{metrics}");
 }
 
 #[test]

@@ -317,15 +317,20 @@ async fn a_log_with_a_row_for_each_event_is_taken_over() {
     let file = directory.path().join("abide.db");
     let old = Connection::open_in_memory().expect("a database");
     old.execute_batch(include_str!("../../src/store/sqlite/migrations/001_runs.sql")).expect("the first schema");
-    let text = "select sql from sqlite_master where tbl_name = 'run_events' order by type = 'table' desc";
-    let mut statement = old.prepare(text).expect("the old table");
+    let text = "
+        select sql from sqlite_master where tbl_name in ('run_events', 'insights') and sql is not null
+        order  by type = 'table' desc";
+    let mut statement = old.prepare(text).expect("the old tables");
     let made: Vec<String> = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).expect("its text");
     let db = Connection::open(&file).expect("the file");
     let view: String = db
         .query_row("select sql from sqlite_master where name = 'run_events'", [], |row| row.get(0))
         .expect("the view");
     let renamed = view.replace("run_events", "new_events");
-    let script = format!("{renamed}; drop view run_events; {}; {BEFORE_003}", made.join("; "));
+    let script = format!(
+        "{renamed}; drop view run_events; drop table insights; drop index runs_by_reason; {}; {BEFORE_003}",
+        made.join("; ")
+    );
     db.execute_batch(&script).expect("the old schema");
     drop(db);
     let engine = directory.engine();

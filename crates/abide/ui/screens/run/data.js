@@ -126,15 +126,36 @@ async function showStep(place, listed, context) {
   try {
     /** @type {Step & { input?: Json }} */
     const step = await get(path);
-    const hidden = step.output === null && step.output_ref;
+    const unseen = step.output === null && step.output_ref ? step.output_ref : null;
     const named = [...step.resources.map((one) => (one.url ? h("a", { href: one.url }, `${one.type} ${one.id}`) : `${one.type} ${one.id}`)), ...step.receipts.map((one) => `${one.name ?? "receipt"} ${one.external_id ?? ""}`)];
     fill(place,
       step.input !== undefined && step.input !== null && [h("h3", null, "Input"), tree(step.input)],
-      h("div", { class: "output-head" }, h("h3", null, "Output"), h("a", { class: "button quiet", href: path, download: `${listed.step_id}.json` }, icon("download"), "Download the step")),
-      hidden ? h("p", { class: "soft" }, `${size(step.output_ref?.size ?? 0)} are not shown here. SHA-256 `, h("code", null, step.output_ref?.digest ?? "")) : step.output === null ? h("p", { class: "soft" }, "None.") : tree(step.output),
+      h("div", { class: "output-head" }, h("h3", null, "Output"), h("a", { class: "button quiet", href: unseen ? `${path}/output` : path, download: `${listed.step_id}.json` }, icon("download"), unseen ? "Download the output" : "Download the step")),
+      unseen ? await beginning(`${path}/output`, unseen) : step.output === null ? h("p", { class: "soft" }, "None.") : tree(step.output),
       named.length > 0 && [h("h3", null, "Created"), h("ul", null, named.map((one) => h("li", null, one)))],
       step.failure && [h("h3", null, "Failure"), h("p", null, step.failure.message)]);
   } catch (error) {
     fill(place, refused(error));
+  }
+}
+
+/** Letters of a large output that are shown before somebody asks for all of it. */
+const BEGINNING = 2_000;
+
+/**
+ * The beginning of an output that is too large for the step's own answer, and all of it when asked for.
+ * @param {string} path @param {{ digest: string, size: number }} stored
+ */
+async function beginning(path, stored) {
+  try {
+    /** @type {Json} */
+    const value = await get(path);
+    const text = JSON.stringify(value, null, 2);
+    const all = h("button", { type: "button", class: "quiet", on: { click: () => part.replaceWith(tree(value)) } }, `Show all ${size(stored.size)}`);
+    const part = h("div", { class: "beginning" }, h("pre", null, text.slice(0, BEGINNING), text.length > BEGINNING && "…"), all);
+    return part;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    return h("p", { class: "soft" }, `${size(stored.size)} are not shown here: ${error.message} SHA-256 `, h("code", null, stored.digest));
   }
 }

@@ -137,9 +137,9 @@ fn last_before<T>(db: &Db, no: RunNo, before: u64, wanted: impl Fn(&Record) -> S
     Ok(None)
 }
 
-/// When a run entered the state in which it was before an event.
-pub fn entered_before(db: &Db, no: RunNo, seq: u64) -> Stored<Option<Timestamp>> {
-    last_before(db, no, seq, |record| Ok(record.to_state.map(|_| record.at)))
+/// The event with which a run entered the state in which it was before another.
+pub fn entered_before(db: &Db, no: RunNo, seq: u64) -> Stored<Option<Record>> {
+    last_before(db, no, seq, |record| Ok(record.to_state.map(|_| record.clone())))
 }
 
 /// Asked only when somebody comes too late.

@@ -22,6 +22,8 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("002_access", include_str!("migrations/002_access.sql")),
     ("003_log", include_str!("migrations/003_log.sql")),
     ("004_sealed", include_str!("migrations/004_sealed.sql")),
+    ("005_tools", include_str!("migrations/005_tools.sql")),
+    ("006_reasons", include_str!("migrations/006_reasons.sql")),
 ];
 
 /// How long a foreign process may hold the write lock before a batch is refused.

@@ -444,16 +444,23 @@ pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<Wor
 /// How deep children are followed for a root cause.
 const CHILD_DEPTH: u32 = 8;
 
+/// What waits is counted off an index, which has a row for each run that waits and none for others; without a reason are
+/// only runs that are queued, running or being undone.
+const CAUSES: &str = "
+    select reason, count(*) from runs indexed by runs_by_reason
+    where  namespace = ?1 and ended_at is null and reason is not null and reason <> 'child_open'
+    group  by reason
+    union all
+    select state, count(*) from runs indexed by runs_by_bucket
+    where  namespace = ?1 and bucket in ('active', 'compensating') and reason is null
+    group  by state";
+
 /// Open runs by what they wait for. A run that waits for a child counts where the deepest open child does.
 pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String, u64>> {
-    let own = "
-        select coalesce(reason, state), count(*) from runs indexed by runs_by_bucket
-        where  namespace = ?1 and ended_at is null and coalesce(reason, '') <> 'child_open'
-        group  by 1";
     let through_children = "
         with recursive down (root, run_id, cause, depth) as (
-            select run_no, run_id, reason, 0 from runs indexed by runs_by_bucket
-            where  namespace = ?1 and ended_at is null and reason = 'child_open'
+            select run_no, run_id, reason, 0 from runs indexed by runs_by_reason
+            where  namespace = ?1 and ended_at is null and reason is not null and reason = 'child_open'
             union all
             select down.root, child.run_id, coalesce(child.reason, child.state), depth + 1
             from   down join runs child on child.parent_run = down.run_id
@@ -461,7 +468,7 @@ pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String
         )
         select cause, count(*) from (select root, cause, max(depth) from down group by root) group by cause";
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    let mut statement = db.prepare_cached(own)?;
+    let mut statement = db.prepare_cached(CAUSES)?;
     let rows = statement.query_map([namespace.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
     let mut children = db.prepare_cached(through_children)?;
     let deeper =
@@ -505,4 +512,20 @@ pub fn key_of(db: &Db, no: RunNo) -> Stored<Option<(RunKey, WorkflowId)>> {
         Ok((key, WorkflowId::new(row.get::<_, String>(2)?)))
     });
     Ok(found.optional()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_wait_for_is_counted_without_reading_them() {
+        let db = Db::open_in_memory().expect("a database");
+        db.execute_batch(include_str!("migrations/001_runs.sql")).expect("the first schema");
+        db.execute_batch(include_str!("migrations/006_reasons.sql")).expect("the index");
+        let mut statement = db.prepare(&format!("explain query plan {CAUSES}")).expect("a plan");
+        let plan: Vec<String> =
+            statement.query_map(["default"], |row| row.get(3)).and_then(Iterator::collect).expect("its steps");
+        assert!(plan.iter().any(|step| step.contains("USING COVERING INDEX runs_by_reason")), "{plan:#?}");
+    }
 }

@@ -1,0 +1,219 @@
+//! One run as it is, as it was, and why: record, status, explanation, handoff, events.
+
+use abide_core::contract::RunState;
+use abide_core::explain::{
+    self, At, ChildFacts, Explanation, Handoff, LateFacts, ParentFacts, Record, Status, Surroundings,
+};
+use abide_core::ids::RunId;
+use abide_core::run::event::Record as EventRecord;
+use abide_core::run::step::{Step, Wait};
+
+use super::{Read, ReadError, Snapshot};
+use crate::engine::Engine;
+use crate::store::sqlite::read;
+use crate::store::{Loaded, StoreError, Stored};
+
+/// How many children of one run are looked at for a root cause.
+const CHILDREN: usize = 20;
+
+/// How far down a root cause is followed.
+const DEPTH: u32 = 8;
+
+impl Snapshot<'_> {
+    pub(super) fn record(&self, loaded: &Loaded) -> Stored<Record> {
+        let definition = self.definition(&loaded.run)?;
+        let around = self.surroundings(loaded, DEPTH)?;
+        Ok(explain::record(&loaded.run, &definition, &around, self.now))
+    }
+
+    /// Facts about others that the answers need.
+    pub(super) fn surroundings(&self, loaded: &Loaded, depth: u32) -> Stored<Surroundings> {
+        let run = &loaded.run;
+        let mut around = Surroundings { serving_since: self.serving_since, ..Surroundings::default() };
+        if run.is_terminal() {
+            return Ok(around);
+        }
+        for step in run.open() {
+            if let Some(task) = step.task.as_ref().filter(|task| task.lease.is_none())
+                && !around.queues.contains_key(&task.queue)
+            {
+                around.queues.insert(task.queue.clone(), self.queue(&task.queue)?);
+            }
+            match step.block.as_ref().map(|block| &block.wait) {
+                Some(Wait::Auth { connection, .. }) => {
+                    if let Some(facts) = read::connection(self.db, self.namespace, connection)? {
+                        around.connections.insert(connection.clone(), facts);
+                    }
+                }
+                Some(Wait::Child { run_id }) if depth > 0 && around.children.len() < CHILDREN => {
+                    if let Some(facts) = self.child(run_id, depth - 1)? {
+                        around.children.insert(run_id.clone(), facts);
+                    }
+                }
+                // Whoever looks at a stall asks whether anybody could take the step again.
+                Some(Wait::Lost { .. }) => {
+                    let definition = self.definition(run)?;
+                    let declared = step.place.index.and_then(|index| definition.steps().get(index));
+                    let queue = declared.map_or(&definition.defaults.queue, |declared| &declared.queue);
+                    let queue = run.head.started.queue.as_ref().unwrap_or(queue);
+                    if !around.queues.contains_key(queue) {
+                        around.queues.insert(queue.clone(), self.queue(queue)?);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (path, (answer, worker)) in read::late(self.db, loaded.no)? {
+            let facts = LateFacts { at: answer.at, worker: Some(worker), output: None, shown: Some(answer.output) };
+            around.late.insert(path, facts);
+        }
+        around.last_heartbeat_at = read::last_heartbeat(self.db, loaded.no)?;
+        if depth == DEPTH
+            && let Some(parent) = &run.head.started.parent
+        {
+            around.parent = self.parent(&parent.run_id)?;
+        }
+        Ok(around)
+    }
+
+    pub(super) fn child(&self, run_id: &RunId, depth: u32) -> Stored<Option<ChildFacts>> {
+        let Some(loaded) = self.load(run_id)? else { return Ok(None) };
+        let definition = self.definition(&loaded.run)?;
+        let around = self.surroundings(&loaded, depth)?;
+        let explained = explain::explain(&loaded.run, &definition, &around, self.now);
+        Ok(Some(ChildFacts::of(&loaded.run, explained)))
+    }
+
+    pub(super) fn parent(&self, run_id: &RunId) -> Stored<Option<ParentFacts>> {
+        let Some(loaded) = self.load(run_id)? else { return Ok(None) };
+        let definition = self.definition(&loaded.run)?;
+        let around = Surroundings { serving_since: self.serving_since, ..Surroundings::default() };
+        let summary = explain::summary(&loaded.run, &definition, &around, self.now);
+        Ok(Some(ParentFacts { state: loaded.run.head.state.unwrap_or(RunState::Queued), summary }))
+    }
+}
+
+impl Engine {
+    /// The record of a run; also of one in the archive.
+    pub async fn run(&self, run_id: &RunId) -> Read<Record> {
+        let run_id = run_id.clone();
+        let found = {
+            let run_id = run_id.clone();
+            self.read(move |snapshot| match snapshot.load(&run_id)? {
+                Some(loaded) => Ok(Some(snapshot.record(&loaded)?)),
+                None => Ok(None),
+            })
+        };
+        match found.await? {
+            Some(record) => Ok(record),
+            None => {
+                let (bundle, engine) = (self.archived(&run_id).await?, self.clone());
+                let now = self.clock().now();
+                engine
+                    .read(move |snapshot| {
+                        let run = bundle.run();
+                        let definition = snapshot.definition(&run)?;
+                        Ok(explain::record(&run, &definition, &Surroundings::default(), now))
+                    })
+                    .await
+            }
+        }
+    }
+
+    pub async fn status(&self, run_id: &RunId) -> Read<Status> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            Ok(explain::status(&loaded.run))
+        })
+        .await
+    }
+
+    /// The record as it was at any past instant, from the log.
+    pub async fn run_at(&self, run_id: &RunId, at: At) -> Read<Record> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let head = &loaded.run.head;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            Ok(explain::record_at(&head.run_id, &head.namespace, &log, &definition, &Surroundings::default(), at)?)
+        })
+        .await
+    }
+
+    /// Events of a run after one, in order, each with everything that proves it.
+    pub async fn events(&self, run_id: &RunId, after: u64, limit: usize) -> Read<Vec<EventRecord>> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let mut events = read::events(snapshot.db, loaded.no, after, limit)?;
+            for event in &mut events {
+                event.evidence = explain::evidence_of(&loaded.run.head, event);
+            }
+            Ok(events)
+        })
+        .await
+    }
+
+    /// What a run is doing, why, since when, and what can be done.
+    pub async fn explain(&self, run_id: &RunId) -> Read<Explanation> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let around = snapshot.surroundings(&loaded, DEPTH)?;
+            Ok(explain::explain(&loaded.run, &definition, &around, snapshot.now))
+        })
+        .await
+    }
+
+    /// The same for any past instant, from the log.
+    pub async fn explain_at(&self, run_id: &RunId, at: At) -> Read<Explanation> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let head = &loaded.run.head;
+            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            let around = Surroundings::default();
+            Ok(explain::explain_at(&head.run_id, &head.namespace, &log, &definition, &around, at)?)
+        })
+        .await
+    }
+
+    /// Everything that an operator needs to decide.
+    pub async fn handoff(&self, run_id: &RunId) -> Read<Handoff> {
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let definition = snapshot.definition(&loaded.run)?;
+            let around = snapshot.surroundings(&loaded, DEPTH)?;
+            let steps: Vec<Step> = read::steps(snapshot.db, loaded.no)?.iter().map(|step| (**step).clone()).collect();
+            Ok(explain::handoff(&loaded.run, &steps, &definition, &around, snapshot.now))
+        })
+        .await
+    }
+
+    /// Waits until a run has ended, and returns its record.
+    pub async fn ended(&self, run_id: &RunId) -> Read<Record> {
+        let mut watcher = self.watch();
+        loop {
+            let record = self.run(run_id).await?;
+            if record.state.is_terminal() {
+                return Ok(record);
+            }
+            loop {
+                match watcher.next().await {
+                    crate::hub::Seen::Commit(commit) if !commit.runs.iter().any(|one| one.key.run_id == *run_id) => {}
+                    crate::hub::Seen::Gap { .. } => {
+                        watcher = self.watch();
+                        break;
+                    }
+                    crate::hub::Seen::End => return Err(StoreError::Failed("the engine stopped".into()).into()),
+                    crate::hub::Seen::Commit(_) => break,
+                }
+            }
+        }
+    }
+}
