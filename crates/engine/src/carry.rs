@@ -24,7 +24,7 @@ use crate::hub::{Committed, Hub};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
 use crate::request::{Answer, Asked, Error, KeptAnswer, LeasedTask, Request, Tidy, ToRun, Told, What};
-use crate::store::behind::{Behind, Failed};
+use crate::store::behind::{Behind, Failed, Then};
 use crate::store::{
     ArchiveWrite, CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
 };
@@ -79,6 +79,7 @@ pub struct Lane<S: Store> {
     last_batch: i64,
     last_run: RunNo,
     most_runs: usize,
+    growing: Option<Growing>,
     /// A batch that was decided and could not be made durable.
     returned: Arc<Mutex<Option<(Decided, Failed)>>>,
 }
@@ -106,6 +107,25 @@ struct Batch {
     posted: bool,
     releases_drained: bool,
     swept: bool,
+}
+
+/// A batch that is being decided.
+#[derive(Debug)]
+struct Growing {
+    batch: Batch,
+    begun: bool,
+    asked: Vec<Asked>,
+    answers: Vec<Result<Answer, Error>>,
+    served: Vec<(Parked, Vec<LeasedTask>)>,
+    /// When it was last written down that the engine serves, before this.
+    served_at: Timestamp,
+}
+
+impl Growing {
+    fn new(served_at: Timestamp) -> Growing {
+        let batch = Batch::default();
+        Growing { batch, begun: false, asked: Vec::new(), answers: Vec::new(), served: Vec::new(), served_at }
+    }
 }
 
 /// A batch on its way to the disk, with everybody who waits for it.
@@ -181,6 +201,7 @@ impl<S: Store> Lane<S> {
             last_batch,
             last_run,
             most_runs: RUNS_A_BATCH,
+            growing: None,
             returned: Arc::default(),
             store,
         };
@@ -206,6 +227,22 @@ impl<S: Store> Lane<S> {
         self.claim_again = true;
         self.stale = false;
         Ok(())
+    }
+
+    /// Who hands over with `later` is called when that is done, and must act if it has to.
+    pub fn call_after(&mut self, call: impl Fn() + Send + Sync + 'static) {
+        self.store.call_after(call);
+    }
+
+    /// Whether there is something to do although nobody asks.
+    pub fn has_to_act(&self) -> bool {
+        let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        returned || self.due_at() <= self.clock.now()
+    }
+
+    /// Whether a batch is on its way to the disk.
+    pub fn is_writing(&self) -> bool {
+        self.store.is_writing()
     }
 
     /// Since when the engine has served without a gap.
@@ -242,74 +279,110 @@ impl<S: Store> Lane<S> {
 
     /// Carries a batch; when this returns, everybody was answered. An empty one does what time alone asks for.
     pub fn carry(&mut self, asked: Vec<Asked>) -> Result<(), Fatal> {
-        self.carry_while(asked, || false)
+        self.take_in(asked)?;
+        self.hand_over(false)
     }
 
-    /// The same, but while others wait for their turn the batch may still be on its way to the disk when this returns.
-    pub fn carry_while(&mut self, asked: Vec<Asked>, others_wait: impl Fn() -> bool) -> Result<(), Fatal> {
+    /// Decides requests, and adds them to what is handed over next.
+    pub fn take_in(&mut self, asked: Vec<Asked>) -> Result<(), Fatal> {
+        if let Some(returned) = self.take_returned() {
+            return self.start_over(returned, asked);
+        }
         let asked = self.park_claims(asked);
         let now = self.clock.now();
-        let now = if is_planted(Bug::ClockFollowed) { now } else { now.max(self.now) };
-        let mut batch = Batch { now, ..Batch::default() };
-        let served_at = self.served_at;
-        self.now = now;
+        self.now = if is_planted(Bug::ClockFollowed) { now } else { now.max(self.now) };
+        let mut growing = self.growing.take().unwrap_or_else(|| Growing::new(self.served_at));
+        growing.batch.now = self.now;
         self.notice_gap();
-        let decided = self.decide_all(&mut batch, &asked);
-        // At most one batch is on its way while the next is decided.
-        self.store.settled();
-        if let Some((before, failed)) = self.take_returned() {
-            // This one was decided on what has never become true.
-            self.undo(before.served_at);
-            self.last_batch = before.batch - 1;
-            self.make_good(before, failed)?;
-            return self.carry_while(asked, others_wait);
-        }
-        match decided {
-            Ok((answers, served)) => {
-                let served = self.take_served(served);
-                let (batch_no, committed) = (self.last_batch + 1, std::mem::take(&mut batch.committed));
-                let decided = Decided { batch: batch_no, asked, answers, served, committed, served_at };
-                self.hand_over(batch, decided, others_wait())
+        match self.decide_all(&mut growing, &asked) {
+            Ok(()) => {
+                growing.asked.extend(asked);
+                self.growing = Some(growing);
+                Ok(())
             }
             Err(error) => {
-                self.undo(served_at);
-                if !self.stale {
-                    self.settle(batch);
-                }
-                self.try_singly(asked, error)
+                growing.asked.extend(asked);
+                self.give_up(growing, error)
             }
         }
     }
 
-    /// Memory follows a batch that was decided, and the store makes it durable.
-    fn hand_over(&mut self, mut batch: Batch, decided: Decided, later: bool) -> Result<(), Fatal> {
+    /// How many wait for what is handed over next. None: there is nothing to hand over.
+    pub fn taken_in(&self) -> Option<usize> {
+        self.growing.as_ref().map(|growing| growing.asked.len() + growing.served.len())
+    }
+
+    /// Memory follows what was decided, and the store makes it durable: before this returns, or perhaps `later`.
+    pub fn hand_over(&mut self, later: bool) -> Result<(), Fatal> {
+        let Some(mut growing) = self.growing.take() else { return Ok(()) };
+        if let Err(error) = self.flush(&mut growing.batch) {
+            return self.give_up(growing, error);
+        }
+        // At most one batch is on its way while the next is decided.
+        self.store.settled();
+        if let Some(returned) = self.take_returned() {
+            self.growing = Some(growing);
+            self.start_over(returned, Vec::new())?;
+            return self.hand_over(later);
+        }
         self.not_before = None;
-        if !batch.dirty {
+        let Growing { mut batch, asked, answers, served, served_at, .. } = growing;
+        let (dirty, now) = (batch.dirty, batch.now);
+        let (touched, committed) = (std::mem::take(&mut batch.touched), std::mem::take(&mut batch.committed));
+        self.settle(batch);
+        let decided = Decided { batch: self.last_batch + 1, asked, answers, served, committed, served_at };
+        if !dirty {
             self.store.rollback();
-            self.settle(batch);
             decided.tell(&self.hub);
             return Ok(());
         }
         self.last_batch = decided.batch;
-        let (now, touched) = (batch.now, std::mem::take(&mut batch.touched));
-        self.settle(batch);
+        self.store.commit_then(self.last_batch, now, touched, later, self.then(decided));
+        match self.take_returned() {
+            Some(returned) => self.start_over(returned, Vec::new()),
+            None => Ok(()),
+        }
+    }
+
+    /// Who hears how a commit ended: everybody, or the lane alone.
+    fn then(&self, decided: Decided) -> Then {
         let (hub, returned) = (self.hub.clone(), self.returned.clone());
         let anyway = is_planted(Bug::AnswerBeforeCommit);
-        let then = Box::new(move |done: Result<(), Failed>| match done {
+        Box::new(move |done| match done {
             Err(failed) if !anyway => {
                 *returned.lock().unwrap_or_else(PoisonError::into_inner) = Some((decided, failed));
             }
             _ => decided.tell(&hub),
-        });
-        self.store.commit_then(self.last_batch, now, touched, later, then);
-        match self.take_returned() {
-            Some((decided, failed)) => {
-                self.undo(decided.served_at);
-                self.last_batch = decided.batch - 1;
-                self.make_good(decided, failed)
-            }
-            None => Ok(()),
+        })
+    }
+
+    /// A batch has failed: what was decided since was decided on what has never become true.
+    fn start_over(&mut self, (before, failed): (Decided, Failed), asked: Vec<Asked>) -> Result<(), Fatal> {
+        self.undo(before.served_at);
+        self.last_batch = before.batch - 1;
+        let mut again = Vec::new();
+        if let Some(growing) = self.growing.take() {
+            self.park_again(growing.served);
+            again = growing.asked;
         }
+        again.extend(asked);
+        self.make_good(before, failed)?;
+        if again.is_empty() { Ok(()) } else { self.take_in(again) }
+    }
+
+    /// The store refused something while a batch was decided.
+    fn give_up(&mut self, growing: Growing, error: StoreError) -> Result<(), Fatal> {
+        self.store.settled();
+        if let Some(returned) = self.take_returned() {
+            self.growing = Some(growing);
+            return self.start_over(returned, Vec::new());
+        }
+        self.undo(growing.served_at);
+        self.park_again(growing.served);
+        if !self.stale {
+            self.settle(growing.batch);
+        }
+        self.try_singly(growing.asked, error)
     }
 
     fn take_returned(&mut self) -> Option<(Decided, Failed)> {
@@ -326,9 +399,8 @@ impl<S: Store> Lane<S> {
 
     /// Answers those whose batch was not made durable, or tries again for them.
     fn make_good(&mut self, decided: Decided, failed: Failed) -> Result<(), Fatal> {
-        let Decided { asked, served, .. } = decided;
-        let waiting = std::mem::take(&mut self.parked);
-        self.parked = served.into_iter().map(|(parked, _)| parked).chain(waiting).collect();
+        let Decided { batch, asked, served, .. } = decided;
+        self.park_again(served);
         match failed {
             Failed::Statement(error) => self.try_singly(asked, error),
             Failed::Commit(CommitError::NotDone(error)) => {
@@ -336,7 +408,10 @@ impl<S: Store> Lane<S> {
                 refuse_all(asked, &unavailable(&error));
                 Ok(())
             }
-            Failed::Commit(_) if is_planted(Bug::UnknownRepeated) => self.carry(asked),
+            Failed::Commit(_) if is_planted(Bug::UnknownRepeated) => {
+                self.last_batch = batch;
+                self.carry(asked)
+            }
             Failed::Commit(unknown) => {
                 refuse_all(asked, &Error::OutcomeUnknown);
                 Err(Fatal(unknown))
@@ -356,17 +431,16 @@ impl<S: Store> Lane<S> {
         asked.into_iter().try_for_each(|one| self.carry(vec![one]))
     }
 
-    #[expect(clippy::type_complexity, reason = "the answers, and which parked claims got what")]
-    fn decide_all(
-        &mut self,
-        batch: &mut Batch,
-        asked: &[Asked],
-    ) -> Stored<(Vec<Result<Answer, Error>>, Vec<claim::Served>)> {
-        self.store.begin()?;
+    fn decide_all(&mut self, growing: &mut Growing, asked: &[Asked]) -> Stored {
+        if !growing.begun {
+            self.store.begin()?;
+            growing.begun = true;
+        }
         self.recall()?;
-        let mut answers = Vec::with_capacity(asked.len());
+        let batch = &mut growing.batch;
         for one in asked {
-            answers.push(self.answer(batch, &one.request)?);
+            let answer = self.answer(batch, &one.request)?;
+            growing.answers.push(answer);
         }
         self.deliver_posted(batch)?;
         self.deliver_releases(batch)?;
@@ -374,20 +448,24 @@ impl<S: Store> Lane<S> {
         self.deliver_messages(batch)?;
         self.touch_serving(batch)?;
         let served = self.claim_all(batch)?;
-        self.flush(batch)?;
-        if batch.swept {
+        growing.served.extend(self.take_served(served));
+        self.inbox_waits = batch.posted || (self.inbox_waits && !batch.inbox_drained);
+        self.releases_wait &= !batch.releases_drained;
+        (batch.posted, batch.inbox_drained, batch.releases_drained) = (false, false, false);
+        if std::mem::take(&mut batch.swept) {
+            self.flush(batch)?;
             // Also when nothing was due after all, or the sweep would come back at once.
             self.next_wake = self.store.next_wake()?;
         }
-        Ok((answers, served))
+        if self.is_writing() {
+            // What is decided early waits where the writer finds it when it comes back.
+            self.flush(batch)?;
+        }
+        Ok(())
     }
 
     /// Memory follows the store.
     fn settle(&mut self, batch: Batch) {
-        self.inbox_waits = batch.posted || (self.inbox_waits && !batch.inbox_drained);
-        if batch.releases_drained {
-            self.releases_wait = false;
-        }
         for (key, open) in batch.runs {
             if let Some((cached, weight)) = open.into_cached() {
                 self.runs.put(key, cached, weight);
@@ -624,7 +702,7 @@ impl<S: Store> Lane<S> {
     fn touch_serving(&mut self, batch: &mut Batch) -> Stored {
         let heard = self.listeners.to_write(batch.now);
         if !heard.is_empty() {
-            batch.writes.heard = heard;
+            batch.writes.heard.extend(heard);
             batch.dirty = true;
         }
         let since = batch.now.since(self.served_at);

@@ -21,7 +21,7 @@ use crate::hub::{Hub, Watcher};
 use crate::ids::Ids;
 use crate::keeper::Keeper;
 use crate::listeners::Listeners;
-use crate::queue::Requests;
+use crate::queue::{BATCH, BATCH_BYTES, Requests};
 use crate::reads::Documents;
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
 use crate::store::StoreError;
@@ -31,6 +31,9 @@ use crate::worker::Worker;
 
 /// Expressions may nest as deep as documents allow, so the lane has room for them.
 const LANE_STACK: usize = 32 << 20;
+
+/// Fewer requests than this are carried to the end at once: a second thread would only make them wait for each other.
+const WORTH_HANDING_OVER: usize = 32;
 
 /// What happens when nobody knows whether a commit was written.
 pub type OnFatal = Arc<dyn Fn(&Fatal) + Send + Sync>;
@@ -356,29 +359,46 @@ fn unexpected(answer: &Answer) -> Error {
     Error::Invalid(format!("the engine answered something else: {answer:?}"))
 }
 
-/// The lane's thread: while one batch is on its way to the disk, the next is decided, and the one after it gathers.
-fn drive(mut lane: Lane<Sqlite>, requests: &Requests, clock: &dyn Clock, on_fatal: &OnFatal) {
+/// The lane's thread: while one batch is on its way to the disk, the next is decided and grows.
+fn drive(mut lane: Lane<Sqlite>, requests: &Arc<Requests>, clock: &dyn Clock, on_fatal: &OnFatal) {
+    let line = requests.clone();
+    lane.call_after(move || line.call());
+    let mut bytes = 0;
     loop {
-        let wait = Duration::from_micros(lane.due_at().since(clock.now()).micros());
-        let Some(batch) = requests.take(wait) else { break };
-        let carried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            lane.carry_while(batch, || requests.anybody_waits())
-        }));
-        match carried {
-            Ok(Ok(())) => {}
-            Ok(Err(fatal)) => {
-                requests.close();
-                on_fatal(&fatal);
-                return;
-            }
-            Err(_) => {
-                // A bug in the one writer: nothing it holds can be trusted any more.
-                requests.close();
-                let why = StoreError::Failed("the lane panicked".into());
-                on_fatal(&Fatal(crate::store::CommitError::Unknown(why)));
-                return;
-            }
-        }
+        let carried =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| turn(&mut lane, requests, clock, &mut bytes)));
+        let fatal = match carried {
+            Ok(Ok(true)) => continue,
+            Ok(Ok(false)) => break,
+            Ok(Err(fatal)) => fatal,
+            // A bug in the one writer: nothing it holds can be trusted any more.
+            Err(_) => Fatal(crate::store::CommitError::Unknown(StoreError::Failed("the lane panicked".into()))),
+        };
+        requests.close();
+        on_fatal(&fatal);
+        return;
     }
     lane.dismiss();
+}
+
+/// Takes in what waits, and hands it over when the disk is free; false when nothing more will come. `bytes` is what was
+/// taken in and not handed over.
+fn turn(lane: &mut Lane<Sqlite>, requests: &Requests, clock: &dyn Clock, bytes: &mut usize) -> Result<bool, Fatal> {
+    let wait = Duration::from_micros(lane.due_at().since(clock.now()).micros());
+    let Some((batch, taken)) = requests.take(wait) else {
+        // What is on its way is waited for.
+        lane.carry(Vec::new())?;
+        return Ok(false);
+    };
+    *bytes += taken;
+    if !batch.is_empty() || lane.has_to_act() {
+        lane.take_in(batch)?;
+    }
+    let waiting = lane.taken_in().unwrap_or(0);
+    if lane.is_writing() && waiting < BATCH && *bytes < BATCH_BYTES {
+        return Ok(true);
+    }
+    *bytes = 0;
+    lane.hand_over(waiting >= WORTH_HANDING_OVER)?;
+    Ok(true)
 }

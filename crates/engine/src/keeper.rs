@@ -24,6 +24,15 @@ const ARCHIVE_EVERY: Span = Span::from_secs(600);
 /// Commits that are folded into the numbers at once.
 const COMMITS: usize = 64;
 
+/// Nobody waits for the keeper: under load the processors belong to those who are waited for. Linux gives each thread a
+/// priority of its own.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, 19) {
+        tracing::debug!(%error, "the keeper works at the priority of the others");
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub requests: Arc<Requests>,
@@ -36,6 +45,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// The keeper's thread.
     pub fn work(self) {
+        step_back();
         let mut archived_at = self.clock.now();
         let (mut position, mut calls) = (0, insights::Calls::default());
         while !self.stop.load(Ordering::SeqCst) {

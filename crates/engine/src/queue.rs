@@ -13,10 +13,12 @@ const MOST_WAITING: usize = 8_192;
 /// What may wait altogether, in bytes of payload.
 const MOST_BYTES: usize = 128 << 20;
 /// What one transaction takes at most.
-const BATCH: usize = 1_024;
-const BATCH_BYTES: usize = 32 << 20;
-/// Of every batch, new work gets at least this share, so that it never starves.
-const SHARE_OF_NEW: usize = BATCH / 8;
+pub const BATCH: usize = 1_024;
+pub const BATCH_BYTES: usize = 32 << 20;
+/// What is taken at once: the writer gets its next batch as soon as it is free, so it may not be decided in large pieces.
+const PIECE: usize = 64;
+/// Of every piece, new work gets at least this share, so that it never starves.
+const SHARE_OF_NEW: usize = PIECE / 8;
 
 #[derive(Debug, Default)]
 pub struct Requests {
@@ -31,6 +33,7 @@ struct Lines {
     others: VecDeque<(Asked, usize)>,
     bytes: usize,
     closed: bool,
+    called: bool,
 }
 
 impl Requests {
@@ -52,20 +55,25 @@ impl Requests {
         Ok(())
     }
 
-    /// Waits for requests, at most so long, and takes what one transaction can carry. `None`: closed and empty.
-    pub fn take(&self, wait: Duration) -> Option<Vec<Asked>> {
+    /// Waits for requests, at most so long, and takes some, with their bytes. `None`: closed and empty.
+    pub fn take(&self, wait: Duration) -> Option<(Vec<Asked>, usize)> {
         let mut lines = self.lock();
-        if lines.is_empty() && !lines.closed {
+        if lines.is_empty() && !lines.closed && !lines.called {
             (lines, _) = self.changed.wait_timeout(lines, wait).unwrap_or_else(PoisonError::into_inner);
         }
         if lines.is_empty() && lines.closed {
             return None;
         }
-        Some(lines.batch())
+        lines.called = false;
+        let before = lines.bytes;
+        let piece = lines.piece();
+        Some((piece, before - lines.bytes))
     }
 
-    pub fn anybody_waits(&self) -> bool {
-        !self.lock().is_empty()
+    /// Whoever waits for requests gets what there is, even if it is nothing.
+    pub fn call(&self) {
+        self.lock().called = true;
+        self.changed.notify_all();
     }
 
     /// Nothing more is let in; what waits is still carried.
@@ -84,14 +92,14 @@ impl Lines {
         self.reports.is_empty() && self.others.is_empty()
     }
 
-    fn batch(&mut self) -> Vec<Asked> {
+    fn piece(&mut self) -> Vec<Asked> {
         let for_new = SHARE_OF_NEW.min(self.others.len());
         let mut room = BATCH_BYTES;
-        let mut batch = Vec::with_capacity((self.reports.len() + self.others.len()).min(BATCH));
-        self.bytes -= take_from(&mut self.reports, BATCH - for_new, &mut room, &mut batch);
-        let left = BATCH - batch.len();
-        self.bytes -= take_from(&mut self.others, left, &mut room, &mut batch);
-        batch
+        let mut piece = Vec::with_capacity((self.reports.len() + self.others.len()).min(PIECE));
+        self.bytes -= take_from(&mut self.reports, PIECE - for_new, &mut room, &mut piece);
+        let left = PIECE - piece.len();
+        self.bytes -= take_from(&mut self.others, left, &mut room, &mut piece);
+        piece
     }
 }
 
@@ -173,7 +181,7 @@ mod tests {
     }
 
     fn taken(requests: &Requests) -> Vec<Asked> {
-        requests.take(Duration::ZERO).expect("it is open")
+        requests.take(Duration::ZERO).expect("it is open").0
     }
 
     #[test]
@@ -189,15 +197,13 @@ mod tests {
     #[test]
     fn new_work_gets_its_share_beside_reports() {
         let requests = Requests::default();
-        for _ in 0..BATCH * 2 {
+        for _ in 0..PIECE * 2 {
             requests.push(beat()).expect("room");
-        }
-        for _ in 0..BATCH {
             requests.push(start(2)).expect("room");
         }
-        let batch = taken(&requests);
-        assert_eq!(batch.len(), BATCH);
-        assert_eq!(batch.iter().filter(|asked| !is_report(asked)).count(), SHARE_OF_NEW);
+        let piece = taken(&requests);
+        assert_eq!(piece.len(), PIECE);
+        assert_eq!(piece.iter().filter(|asked| !is_report(asked)).count(), SHARE_OF_NEW);
     }
 
     #[test]
@@ -228,5 +234,12 @@ mod tests {
         assert!(matches!(requests.push(start(2)), Err(Error::ShuttingDown)));
         assert_eq!(taken(&requests).len(), 1);
         assert!(requests.take(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn who_is_called_does_not_wait() {
+        let requests = Requests::default();
+        requests.call();
+        assert!(requests.take(Duration::from_secs(3_600)).expect("it is open").0.is_empty());
     }
 }

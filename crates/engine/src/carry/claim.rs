@@ -326,6 +326,11 @@ impl<S: Store> Lane<S> {
         answered
     }
 
+    /// Who was served by a batch that failed waits again, before the others.
+    pub(super) fn park_again(&mut self, served: Vec<(Parked, Vec<LeasedTask>)>) {
+        self.parked.splice(0..0, served.into_iter().map(|(parked, _)| parked));
+    }
+
     /// Everybody who waits is told that there is nothing, because the engine stops.
     pub fn dismiss(&mut self) {
         for parked in self.parked.drain(..) {

@@ -16,6 +16,8 @@ impl<S: Store> Lane<S> {
         if !self.inbox_waits {
             return Ok(());
         }
+        // What was posted, or applied, earlier in this batch must be known.
+        self.flush(batch)?;
         let room = self.room(batch);
         let waiting = self.store.posted(room)?;
         batch.inbox_drained = waiting.len() < room;
@@ -33,6 +35,7 @@ impl<S: Store> Lane<S> {
         if !self.releases_wait {
             return Ok(());
         }
+        self.flush(batch)?;
         let room = self.room(batch);
         let waiting = self.store.to_release(room)?;
         batch.releases_drained = waiting.len() < room;

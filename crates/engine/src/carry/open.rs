@@ -176,12 +176,12 @@ impl Open {
         for (path, before) in std::mem::take(&mut self.stored) {
             self.beaten.remove(&path);
             if let Some(Some(after)) = self.run.steps.get(&path) {
-                steps.push(StepWrite { before, after: after.clone(), only_live: false });
+                steps.push(StepWrite { before, after: after.clone(), only_live: false, row: None });
             }
         }
         for path in std::mem::take(&mut self.beaten) {
             if let Some(Some(after)) = self.run.steps.get(&path) {
-                steps.push(StepWrite { before: None, after: after.clone(), only_live: true });
+                steps.push(StepWrite { before: None, after: after.clone(), only_live: true, row: None });
             }
         }
         let head = &self.run.head;
@@ -204,6 +204,7 @@ impl Open {
             shown,
             wake_at: reindexed.then_some(wake_at.filter(|_| !is_planted(Bug::TimerLost))),
             records: std::mem::take(&mut self.records),
+            log: None,
             steps,
             payloads: std::mem::take(&mut self.payloads),
         };

@@ -11,18 +11,27 @@ use serde::Deserialize;
 
 use super::calls::Handlers;
 use super::{Added, Calls, Measure, OTHER};
-use crate::store::Stored;
 use crate::store::sqlite::{insights as table, log, read};
+use crate::store::{Stored, Touched};
 
 /// A name that is longer is no tool's.
 const LONGEST_NAME: usize = 200;
 
+/// Runs that are read in one snapshot: a longer one would keep the log of writes from being reused.
+const RUNS: usize = 1_024;
+
 /// Folds what was committed after a position: the new position, and what it adds. Nothing new: `None`.
 pub fn fold_after(db: &Db, calls: &mut Calls, position: i64, commits: usize) -> Stored<Option<(i64, Added)>> {
-    let Some(page) = read::commits_after(db, position, commits)? else {
+    let Some(mut page) = read::commits_after(db, position, commits)? else {
         // So old that it is not kept: counting goes on from what is.
         return Ok(Some((read::position(db)?, Added::default())));
     };
+    let mut runs = 0;
+    let mut fits = |(_, touched): &(i64, Vec<Touched>)| {
+        runs += touched.len();
+        runs <= RUNS || runs == touched.len()
+    };
+    page.truncate(page.iter().take_while(|commit| fits(commit)).count());
     let Some(last) = page.last().map(|(batch, _)| *batch) else { return Ok(None) };
     let mut added = Added::default();
     for one in page.iter().flat_map(|(_, touched)| touched) {

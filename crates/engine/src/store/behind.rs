@@ -67,6 +67,8 @@ struct State<S> {
     failed: Option<StoreError>,
     panicked: bool,
     closed: bool,
+    /// Called by the thread after each commit, when everybody has heard of it.
+    after: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl<S> std::fmt::Debug for State<S> {
@@ -126,8 +128,15 @@ fn perform(store: &mut impl Store, failed: &mut Option<StoreError>, job: Job) {
 impl<S: Store> Behind<S> {
     /// Does what it is told when somebody waits for it.
     pub fn lazy(store: S) -> Behind<S> {
-        let jobs = VecDeque::new();
-        let state = State { store: Some(store), jobs, commits: 0, failed: None, panicked: false, closed: false };
+        let state = State {
+            store: Some(store),
+            jobs: VecDeque::new(),
+            commits: 0,
+            failed: None,
+            panicked: false,
+            closed: false,
+            after: Arc::new(|| {}),
+        };
         Behind { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), thread: None }
     }
 
@@ -169,6 +178,15 @@ impl<S: Store> Behind<S> {
             state = self.shared.wait(state);
         }
         check_alive(&state);
+    }
+
+    /// Whoever leaves commits to the thread is called after each, and finds that nothing is being written.
+    pub fn call_after(&mut self, after: impl Fn() + Send + Sync + 'static) {
+        self.shared.lock().after = Arc::new(after);
+    }
+
+    pub fn is_writing(&self) -> bool {
+        self.shared.lock().commits > 0
     }
 
     /// Makes the open transaction durable and tells `then`; with `later`, perhaps only after this returned.
@@ -240,8 +258,14 @@ fn serve<S: Store>(shared: &Shared<S>) {
         (state.store, state.failed, state.panicked) = (Some(store), failed, done.is_err());
         state.commits -= commits;
         shared.changed.notify_all();
-        if state.panicked {
-            return;
+        if commits > 0 || state.panicked {
+            let (after, panicked) = (state.after.clone(), state.panicked);
+            drop(state);
+            after();
+            if panicked {
+                return;
+            }
+            state = shared.lock();
         }
     }
 }
@@ -257,14 +281,18 @@ impl<S: Store> Store for Behind<S> {
         self.with(S::begin)
     }
 
-    fn write(&mut self, writes: Writes) -> Stored {
-        let mut state = self.shared.lock();
-        if self.leaves(&state, writes.runs.len()) {
-            self.queue(&mut state, Job::Write(Box::new(writes)));
-            return Ok(());
+    fn prepare(writes: &mut Writes) -> Stored {
+        S::prepare(writes)
+    }
+
+    fn write(&mut self, mut writes: Writes) -> Stored {
+        let leaves = self.leaves(&self.shared.lock(), writes.runs.len());
+        if !leaves {
+            return self.with(|store| store.write(writes));
         }
-        drop(state);
-        self.with(|store| store.write(writes))
+        S::prepare(&mut writes)?;
+        self.queue(&mut self.shared.lock(), Job::Write(Box::new(writes)));
+        Ok(())
     }
 
     fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError> {

@@ -185,6 +185,8 @@ pub struct RunWrite {
     /// When the sweep looks at it, if that changes.
     pub wake_at: Option<Option<Timestamp>>,
     pub records: Vec<Record>,
+    /// The records as the store keeps them, if that was worked out before.
+    pub log: Option<String>,
     pub steps: Vec<StepWrite>,
     pub payloads: Vec<(PayloadName, Json)>,
 }
@@ -196,6 +198,8 @@ pub struct StepWrite {
     pub after: Arc<Step>,
     /// Only what heartbeats move has changed.
     pub only_live: bool,
+    /// The row as the store keeps it, if that was worked out before.
+    pub row: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -254,6 +258,8 @@ pub type Stored<T = ()> = Result<T, StoreError>;
 /// One writer. Between `begin` and `commit` everything is one transaction.
 pub trait Store: Send {
     fn begin(&mut self) -> Stored;
+    /// Works out what can be without the database, before its turn.
+    fn prepare(writes: &mut Writes) -> Stored;
     fn write(&mut self, writes: Writes) -> Stored;
     /// Writes the batch's own row, by which an unknown outcome can be looked up, and makes everything durable.
     fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError>;

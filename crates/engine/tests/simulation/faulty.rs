@@ -141,6 +141,10 @@ impl Store for Faulty {
         self.inner.begin()
     }
 
+    fn prepare(writes: &mut Writes) -> Stored {
+        Sqlite::prepare(writes)
+    }
+
     fn write(&mut self, writes: Writes) -> Stored {
         self.strike()?;
         locked(&self.faults).writing.extend(writes.runs.iter().map(|run| run.no));

@@ -441,9 +441,17 @@ impl World {
         });
         let mut asked: Vec<Asked> = asked.collect();
         let requests = asked.len();
-        // Some are decided while the batch before them is not durable yet.
+        // Some are decided while the batch before them is not durable yet, some are added to one that is not closed.
         let later = asked.split_off(self.random.between(0, requests as i64) as usize);
-        let carried = lane.carry_while(asked, || true).and_then(|()| lane.carry(later));
+        let handed_over = self.random.chance(500);
+        let carry = || {
+            lane.take_in(asked)?;
+            if handed_over {
+                lane.hand_over(true)?;
+            }
+            lane.carry(later)
+        };
+        let carried = carry();
         let answers = self.collect();
         let (dead, since) = {
             let faults = locked(&self.faults);

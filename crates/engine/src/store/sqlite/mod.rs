@@ -111,6 +111,10 @@ impl Store for Sqlite {
         Ok(self.db.prepare_cached("begin immediate")?.raw_execute().map(drop)?)
     }
 
+    fn prepare(writes: &mut Writes) -> Stored {
+        write::prepare(writes)
+    }
+
     fn write(&mut self, writes: Writes) -> Stored {
         self.write_all(&writes)
     }

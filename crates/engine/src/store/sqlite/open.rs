@@ -41,6 +41,10 @@ const RESTART_AT: i32 = 64_000;
 const RESERVE: u64 = 64 << 20;
 const RESERVE_PART: u64 = 32;
 
+/// How often, and how long apart, the lock on a directory is tried.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Where a store lives. Holding it holds the lock on the directory.
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -69,7 +73,7 @@ impl Files {
             .write(true)
             .open(path)
             .map_err(|error| failed("cannot open the lock of", error))?;
-        match lock.try_lock() {
+        match try_lock(&lock) {
             Ok(()) => {
                 let keys = Arc::new(Keys::of_or_new(directory)?);
                 Ok(Files { place: Place::Directory(directory.to_owned()), keys, _lock: Some(Arc::new(lock)) })
@@ -155,6 +159,18 @@ impl Files {
         db.pragma_update(None, "cache_size", -8 * 1024)?;
         Ok(db)
     }
+}
+
+/// A process that is just being started by this one still holds what this one had open; and one that was killed may need a
+/// moment to be gone.
+fn try_lock(lock: &File) -> Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::park_timeout(LOCK_PAUSE),
+            other => return other,
+        }
+    }
+    lock.try_lock()
 }
 
 /// `seal(bytes, row, name)` and `unseal(bytes, row, name)`: statements say what is sealed, and no other code needs to know.

@@ -46,7 +46,7 @@ fn rebuild_run(db: &Db, no: RunNo) -> Stored {
     db.prepare_cached("delete from steps where run_no = ?1")?.execute([no])?;
     let mut hot = write::Hot::new(db);
     for step in run.steps.values().flatten() {
-        let row = StepWrite { before: None, after: step.clone(), only_live: false };
+        let row = StepWrite { before: None, after: step.clone(), only_live: false, row: None };
         write::write_step(&mut hot, no, &identity, &run.head.started, &row)?;
         restore_last_heartbeat(db, no, step, &lives)?;
     }

@@ -1,5 +1,7 @@
 //! Writing: every row that a batch of decisions changed, and nothing else.
 
+use std::borrow::Cow;
+
 use abide_core::ids::{Digest, Path};
 use abide_core::run::Started;
 use abide_core::run::step::{Callback, Step};
@@ -157,13 +159,31 @@ pub(super) fn json(value: &impl serde::Serialize) -> Stored<String> {
     serde_json::to_string(value).map_err(corrupt)
 }
 
+/// The texts of rows are made before the turn of the writer comes.
+pub(super) fn prepare(writes: &mut Writes) -> Stored {
+    for run in &mut writes.runs {
+        if !run.records.is_empty() {
+            run.log = Some(log::encode(&run.records)?);
+        }
+        for step in run.steps.iter_mut().filter(|step| !step.only_live) {
+            step.row = Some(json(&*step.after)?);
+        }
+    }
+    Ok(())
+}
+
+fn text_of<'a>(made: Option<&'a str>, make: impl FnOnce() -> Stored<String>) -> Stored<Cow<'a, str>> {
+    made.map_or_else(|| make().map(Cow::Owned), |made| Ok(Cow::Borrowed(made)))
+}
+
 fn micros(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::micros)
 }
 
 fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
     if let Some(first) = write.records.first().filter(|_| write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
-        hot.insert_log()?.execute(params![write.no, first.seq as i64, log::encode(&write.records)?])?;
+        let text = text_of(write.log.as_deref(), || log::encode(&write.records))?;
+        hot.insert_log()?.execute(params![write.no, first.seq as i64, text])?;
     }
     at_failpoint(Point::AfterEvents);
     if write.from_seq == 0 {
@@ -254,7 +274,7 @@ fn update_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
 }
 
 pub(super) fn write_step(hot: &mut Hot<'_>, no: RunNo, key: &RunKey, started: &Started, write: &StepWrite) -> Stored {
-    let StepWrite { before, after, only_live } = write;
+    let StepWrite { before, after, only_live, row } = write;
     let path = after.path.as_str();
     let live = after.live.as_ref();
     let expires_at = live.map(|live| live.expires_at.micros());
@@ -264,7 +284,8 @@ pub(super) fn write_step(hot: &mut Hot<'_>, no: RunNo, key: &RunKey, started: &S
         hot.beat()?.execute(params![no, path, expires_at, beat_at, progress])?;
         return Ok(());
     }
-    let (state, row, open) = (after.state.as_str(), json(&**after)?, after.is_open());
+    let row = text_of(row.as_deref(), || json(&**after))?;
+    let (state, open) = (after.state.as_str(), after.is_open());
     match before {
         None => {
             let values = params![no, path, state, open, row, expires_at, beat_at, progress];
