@@ -449,6 +449,8 @@ impl<S: Store> Lane<S> {
         self.touch_serving(batch)?;
         let served = self.claim_all(batch)?;
         growing.served.extend(self.take_served(served));
+        // Everybody who waits has been offered these.
+        batch.ready.clear();
         self.inbox_waits = batch.posted || (self.inbox_waits && !batch.inbox_drained);
         self.releases_wait &= !batch.releases_drained;
         (batch.posted, batch.inbox_drained, batch.releases_drained) = (false, false, false);
