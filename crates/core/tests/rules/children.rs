@@ -1,8 +1,8 @@
 //! Child runs: started with the decision that needs them, waited for, canceled, blamed.
 
-use abide_core::contract::{FailureKind, RunState::*, StepState};
+use abide_core::contract::{FailureClass, FailureKind, RunState::*, StepState};
 use abide_core::ids::RunId;
-use abide_core::run::command::{Ask, ChildOutcome, Effect};
+use abide_core::run::command::{Ask, BlockOn, ChildOutcome, Effect};
 
 use crate::given::*;
 
@@ -122,4 +122,16 @@ fn children_are_nested_only_so_deep() {
     let mut start = abide_core::run::command::Start::with_input("{}");
     start.depth = abide_core::run::limits::DEPTH + 1;
     given("workflow: w\nsteps: [ { id: a, task: t.a } ]").when(Act::Start(Box::new(start))).then_rejected("too-deep");
+}
+
+/// Its task would be issued for a result that nobody needs, and a cancel that met it there was refused.
+#[test]
+fn an_item_that_is_not_needed_any_more_ends_with_its_child() {
+    let child = BlockOn::Child { workflow: "sub".into(), input: "1".into() };
+    given("workflow: w\nsteps: [ { id: each, for_each: input, parallel: 2, task: t } ]")
+        .after([started_with("[1, 2]"), claimed("each.0"), blocked("each.0", child)])
+        .after([claimed("each.1"), failed("each.1", FailureClass::Fatal)])
+        .state(WaitingOnChild)
+        .when(child_ended("each.0", Succeeded, Some("1")))
+        .state(Failed);
 }

@@ -133,6 +133,11 @@ impl Draft<'_> {
         };
         let good = matches!(end.state, Some(RunState::Succeeded | RunState::CompletedWithWarnings));
         if good && !self.is_own_wait(path)? {
+            if self.must_row(path)?.unneeded {
+                // Nobody needs what its task would make of it.
+                self.cancel_step(path, "the join was decided", false)?;
+                return self.ended(path);
+            }
             let payload = end.output.clone();
             return self.deliver(path, "child", Some(run_id.as_str()), payload, None);
         }
