@@ -28,12 +28,6 @@ pub enum Failed {
     Commit(CommitError),
 }
 
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Failed {
-        Failed::Statement(error)
-    }
-}
-
 /// Hears how a commit ended, on whatever thread that happened.
 pub type Then = Box<dyn FnOnce(Result<(), Failed>) + Send>;
 
