@@ -109,7 +109,7 @@ impl Bundle {
     /// The run with all its rows.
     pub fn run(&self) -> Working {
         let steps = self.steps.iter().map(|step| (step.path.clone(), Some(Arc::new(step.clone())))).collect();
-        Working { head: self.head.clone(), steps, payloads: BTreeMap::new() }
+        Working { head: Box::new(self.head.clone()), steps, payloads: BTreeMap::new() }
     }
 
     pub fn payload(&self, name: &PayloadName) -> Option<Json> {

@@ -110,7 +110,7 @@ pub fn examine_run(db: &Db, no: RunNo, report: &mut Report) -> Stored {
 
 fn working(head: &Head, steps: &[Arc<Step>]) -> Working {
     let steps = steps.iter().map(|step| (step.path.clone(), Some(step.clone()))).collect();
-    Working { head: head.clone(), steps, payloads: BTreeMap::new() }
+    Working { head: Box::new(head.clone()), steps, payloads: BTreeMap::new() }
 }
 
 /// I1, I2: the log folded again is exactly the rows.

@@ -31,7 +31,8 @@ use crate::time::{Span, Timestamp};
 /// What a command is decided on: the run's head, every open step, and whatever else the command touches.
 #[derive(Clone, Debug)]
 pub struct Working {
-    pub head: Head,
+    /// On the heap: whoever hands a run on would copy a kilobyte.
+    pub head: Box<Head>,
     /// Loaded rows; `None` means that the store has no such row.
     pub steps: BTreeMap<Path, Option<Arc<Step>>>,
     /// Loaded payloads, as the JSON text that was stored.
@@ -467,7 +468,7 @@ impl Working {
             warned_of_length: false,
             pinned: false,
         };
-        Working { head, steps: BTreeMap::new(), payloads: BTreeMap::new() }
+        Working { head: Box::new(head), steps: BTreeMap::new(), payloads: BTreeMap::new() }
     }
 
     /// Loaded rows that may still act.

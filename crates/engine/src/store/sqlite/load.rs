@@ -50,7 +50,7 @@ pub(super) fn run(db: &Db, key: &RunKey) -> Stored<Option<Loaded>> {
     let head = head(&head_text, &started)?;
     let open = steps(db, no, true)?;
     let steps = open.into_iter().map(|step| (step.path.clone(), Some(step))).collect();
-    let run = Working { head, steps, payloads: BTreeMap::new() };
+    let run = Working { head: Box::new(head), steps, payloads: BTreeMap::new() };
     Ok(Some(Loaded { no, run, wake_at: instant(wake_at), late: late(db, no)? }))
 }
 
