@@ -18,7 +18,7 @@ use crate::message::Message;
 use crate::request::Told;
 use crate::store::rows;
 use crate::store::{
-    Found, Loaded, PostKey, Posted, RunKey, RunNo, RunWrite, StepWrite, Store, StoreError, Stored, Touched,
+    Found, Loaded, Moves, PostKey, Posted, RunKey, RunNo, RunWrite, StepWrite, Store, StoreError, Stored, Touched,
 };
 use crate::testing::{Bug, is_planted, tamper};
 
@@ -171,7 +171,11 @@ impl Open {
             return Ok(None);
         }
         let shown = rows::shown(&self.run);
-        let reindexed = moved || shown.bucket != self.stored_bucket || self.from_seq == 0;
+        let moves = match moved {
+            _ if shown.bucket != self.stored_bucket => Moves::Bucket,
+            true => Moves::Wake,
+            false => Moves::Nothing,
+        };
         let mut steps = Vec::with_capacity(self.stored.len() + self.beaten.len());
         for (path, before) in std::mem::take(&mut self.stored) {
             self.beaten.remove(&path);
@@ -186,7 +190,7 @@ impl Open {
         }
         let head = &self.run.head;
         // A heartbeat leaves the head as it is.
-        let text = match self.records.is_empty() && !reindexed {
+        let text = match self.records.is_empty() && moves == Moves::Nothing {
             true => String::new(),
             false => serde_json::to_string(head).map_err(|error| StoreError::Failed(error.to_string()))?,
         };
@@ -202,7 +206,8 @@ impl Open {
             pinned: head.pinned,
             head: text,
             shown,
-            wake_at: reindexed.then_some(wake_at.filter(|_| !is_planted(Bug::TimerLost))),
+            wake_at: wake_at.filter(|_| !is_planted(Bug::TimerLost)),
+            moves,
             records: std::mem::take(&mut self.records),
             log: None,
             steps,
@@ -353,7 +358,7 @@ impl<S: Store> Lane<S> {
                     to_seq,
                 });
             }
-            if let Some(Some(wake_at)) = write.wake_at
+            if let Some(wake_at) = write.wake_at.filter(|_| write.moves != Moves::Nothing)
                 && !is_planted(Bug::WakeUnheard)
             {
                 self.next_wake = Some(self.next_wake.map_or(wake_at, |next| next.min(wake_at)));
@@ -363,6 +368,8 @@ impl<S: Store> Lane<S> {
         if batch.writes.is_empty() {
             return Ok(());
         }
+        // In the order of the starts, which is how they lie on the disk.
+        batch.writes.runs.sort_unstable_by_key(|write| write.no);
         batch.dirty = true;
         self.store.write(std::mem::take(&mut batch.writes))
     }

@@ -280,11 +280,11 @@ impl<S: Store> Store for Behind<S> {
     }
 
     fn write(&mut self, mut writes: Writes) -> Stored {
+        S::prepare(&mut writes)?;
         let leaves = self.leaves(&self.shared.lock(), writes.runs.len());
         if !leaves {
             return self.with(|store| store.write(writes));
         }
-        S::prepare(&mut writes)?;
         self.queue(&mut self.shared.lock(), Job::Write(Box::new(writes)));
         Ok(())
     }

@@ -182,13 +182,24 @@ pub struct RunWrite {
     pub head: String,
     /// What lists filter by.
     pub shown: rows::Shown,
-    /// When the sweep looks at it, if that changes.
-    pub wake_at: Option<Option<Timestamp>>,
+    /// When the sweep looks at it.
+    pub wake_at: Option<Timestamp>,
+    pub moves: Moves,
     pub records: Vec<Record>,
     /// The records as the store keeps them, if that was worked out before.
     pub log: Option<String>,
     pub steps: Vec<StepWrite>,
     pub payloads: Vec<(PayloadName, Json)>,
+}
+
+/// What an index has of a run, and changes: each costs the index a page, so nothing else is written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    Nothing,
+    /// The time at which the sweep looks at it.
+    Wake,
+    /// The bucket of its state, and perhaps that time.
+    Bucket,
 }
 
 #[derive(Debug)]

@@ -146,6 +146,29 @@ async fn rebuilt_rows_are_byte_for_byte_the_same() {
     assert!(report.is_healthy(), "{:#?}", report.problems);
 }
 
+/// What grew would push its neighbours off their page.
+#[tokio::test]
+async fn rows_keep_their_size_while_a_task_is_claimed_and_completed() {
+    let directory = Directory::new("room");
+    let engine = directory.engine();
+    engine.register(SMALL).await.expect("a document");
+    let db = Connection::open(directory.path().join("abide.db")).expect("the file");
+    let sizes = || {
+        let of = |table: &str| {
+            let text = "select sum(payload) from dbstat where name = ?1 and pagetype = 'leaf'";
+            db.query_row(text, [table], |row| row.get::<_, i64>(0)).expect(table)
+        };
+        (of("runs"), of("steps"))
+    };
+    engine.start("small", json!({ "n": 1 })).await.expect("a run");
+    let queued = sizes();
+    let task = engine.claim(claim("w1", &["tiny"], 1)).await.expect("a claim").pop().expect("a task");
+    assert_eq!(sizes(), queued, "claimed");
+    let told = engine.complete(&task, "w1", Some("{\"ok\":true}".into())).await.expect("completed");
+    assert_eq!(told.state, RunState::Succeeded);
+    assert_eq!(sizes(), queued, "completed");
+}
+
 /// Every row that is folded from the log.
 fn dump(directory: &Directory) -> Vec<String> {
     let db = Connection::open(directory.path().join("abide.db")).expect("the file");

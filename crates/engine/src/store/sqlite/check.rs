@@ -86,7 +86,7 @@ pub fn identity(db: &Db, no: RunNo) -> Stored<RunKey> {
 
 pub fn whole(db: &Db, no: RunNo) -> Stored<Option<Whole>> {
     let text = "
-        select namespace, run_id, head, started, wake_at, workflow_id, workflow_version, bucket, state, seq, step_id,
+        select namespace, run_id, rtrim(head), started, wake_at, workflow_id, workflow_version, bucket, state, seq, step_id,
                reason, failure_kind, parent_run, origin_run, unique_value, created_at, updated_at, ended_at, pinned
         from   runs join run_starts using (run_no)
         where  run_no = ?1";

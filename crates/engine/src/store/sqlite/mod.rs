@@ -2,6 +2,7 @@
 
 mod load;
 mod open;
+mod room;
 mod write;
 
 pub mod access;

@@ -24,6 +24,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("004_sealed", include_str!("migrations/004_sealed.sql")),
     ("005_tools", include_str!("migrations/005_tools.sql")),
     ("006_reasons", include_str!("migrations/006_reasons.sql")),
+    ("007_flat", include_str!("migrations/007_flat.sql")),
 ];
 
 /// How long a foreign process may hold the write lock before a batch is refused.
@@ -134,8 +135,8 @@ impl Files {
         let mut db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "full")?;
-        // No larger: a commit that has split pages walks all of the cache.
-        db.pragma_update(None, "cache_size", -16 * 1024)?;
+        // No larger: a commit that has split pages walks all of the cache, and what is not in it is in the system's.
+        db.pragma_update(None, "cache_size", -4 * 1024)?;
         db.wal_hook(Some(checkpoint))?;
         db.pragma_update(None, "journal_size_limit", 64 << 20)?;
         db.pragma_update(None, "mmap_size", 0)?;

@@ -10,7 +10,7 @@ use rusqlite::{Connection as Db, params};
 
 use super::super::{RunNo, StepWrite, Stored, rows};
 use super::check;
-use super::{Files, corrupt, write};
+use super::{Files, corrupt, room, write};
 
 /// Folds every log and writes the rows that come out. Everything or nothing: it is one transaction.
 pub fn rebuild(files: &Files) -> Stored<u64> {
@@ -56,11 +56,17 @@ fn rebuild_run(db: &Db, no: RunNo) -> Stored {
 fn write_head(db: &Db, no: RunNo, run: &Working) -> Stored {
     let (head, shown) = (&run.head, rows::shown(run));
     let wakes = wake_at(run, Timestamp::default()).map(Timestamp::micros);
+    let stored = "select wake_at from runs where run_no = ?1";
+    let stored: Option<i64> = db.prepare_cached(stored)?.query_row([no], |row| row.get(0))?;
+    // It may be earlier than needed, never later.
+    let stored = stored.filter(|_| !run.is_terminal());
+    let wakes = stored.into_iter().chain(wakes).min();
+    let mut row = write::json(head)?;
+    room::keep_for_head(&mut row, &shown, head.seq, wakes.is_some(), head.ended_at.is_some());
     let text = "
         update runs
         set    state = ?2, bucket = ?3, seq = ?4, step_id = ?5, reason = ?6, failure_kind = ?7, updated_at = ?8,
-               ended_at = ?9, pinned = ?10, head = ?11, wake_at = case when ?12 is null or wake_at is null or wake_at > ?12
-               then ?12 else wake_at end
+               ended_at = ?9, pinned = ?10, head = ?11, wake_at = ?12
         where  run_no = ?1";
     db.prepare_cached(text)?.execute(params![
         no,
@@ -73,7 +79,7 @@ fn write_head(db: &Db, no: RunNo, run: &Working) -> Stored {
         head.updated_at.micros(),
         head.ended_at.map(Timestamp::micros),
         head.pinned,
-        write::json(head)?,
+        row,
         wakes,
     ])?;
     let text = "

@@ -8,8 +8,8 @@ use abide_core::run::step::{Callback, Step};
 use abide_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection as Db, params};
 
-use super::super::{RunKey, RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
-use super::{Sqlite, corrupt, log};
+use super::super::{Moves, RunKey, RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
+use super::{Sqlite, corrupt, log, room};
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
 const INSERT_RUN: &str = "
@@ -24,11 +24,18 @@ const UPDATE_RUN: &str = "
     set    state = ?3, seq = ?4, step_id = ?5, reason = ?6, updated_at = ?7, pinned = ?8, head = ?9
     where  run_no = ?1 and seq = ?2";
 
-/// Also what is indexed: when a run parks, ends or has another time to wake.
+/// A column that is named is taken out of its index and put back, also when it stays the same: so there is a statement
+/// for what happens at every lease.
+const WAKE_RUN: &str = "
+    update runs
+    set    state = ?3, seq = ?4, step_id = ?5, reason = ?6, updated_at = ?7, pinned = ?8, head = ?9, wake_at = ?10
+    where  run_no = ?1 and seq = ?2";
+
+/// When a run parks or ends.
 const MOVE_RUN: &str = "
     update runs
-    set    state = ?3, seq = ?4, step_id = ?5, reason = ?6, updated_at = ?7, pinned = ?8, head = ?9,
-           bucket = ?10, failure_kind = ?11, ended_at = ?12, wake_at = ?13
+    set    state = ?3, seq = ?4, step_id = ?5, reason = ?6, updated_at = ?7, pinned = ?8, head = ?9, wake_at = ?10,
+           bucket = ?11, failure_kind = ?12, ended_at = ?13
     where  run_no = ?1 and seq = ?2";
 
 const INSERT_LOG: &str = "insert into run_log (run_no, seq, events) values (?1, ?2, ?3)";
@@ -99,6 +106,7 @@ hot! {
     insert_run = INSERT_RUN,
     insert_start = INSERT_START,
     update_run = UPDATE_RUN,
+    wake_run = WAKE_RUN,
     move_run = MOVE_RUN,
     insert_step = INSERT_STEP,
     update_step = UPDATE_STEP,
@@ -165,11 +173,21 @@ pub(super) fn prepare(writes: &mut Writes) -> Stored {
         if !run.records.is_empty() {
             run.log = Some(log::encode(&run.records)?);
         }
+        if !run.head.is_empty() {
+            let (wakes, ended) = (run.wake_at.is_some(), run.ended_at.is_some());
+            room::keep_for_head(&mut run.head, &run.shown, run.to_seq, wakes, ended);
+        }
         for step in run.steps.iter_mut().filter(|step| !step.only_live) {
-            step.row = Some(json(&*step.after)?);
+            step.row = Some(row(&step.after)?);
         }
     }
     Ok(())
+}
+
+fn row(step: &Step) -> Stored<String> {
+    let mut row = json(step)?;
+    room::keep_for_step(&mut row, step);
+    Ok(row)
 }
 
 fn text_of<'a>(made: Option<&'a str>, make: impl FnOnce() -> Stored<String>) -> Stored<Cow<'a, str>> {
@@ -188,7 +206,7 @@ fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
     at_failpoint(Point::AfterEvents);
     if write.from_seq == 0 {
         insert_run(hot, write)?;
-    } else if (!write.records.is_empty() || write.wake_at.is_some()) && !is_planted(Bug::EventsWithoutRow) {
+    } else if (!write.records.is_empty() || write.moves != Moves::Nothing) && !is_planted(Bug::EventsWithoutRow) {
         update_run(hot, write)?;
     }
     for step in &write.steps {
@@ -224,7 +242,7 @@ fn insert_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
         started.created_at.micros(),
         write.updated_at.micros(),
         micros(write.ended_at),
-        micros(write.wake_at.flatten()),
+        micros(write.wake_at),
         write.pinned,
         write.head,
     ])?;
@@ -241,33 +259,24 @@ fn update_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
     let state = shown.state.as_str();
     let step_id = shown.step_id.as_ref().map(Path::as_str);
     let reason = shown.reason.map(|reason| reason.as_str());
-    let changed = match write.wake_at {
-        None => hot.update_run()?.execute(params![
-            write.no,
-            write.from_seq as i64,
-            state,
-            write.to_seq as i64,
-            step_id,
-            reason,
-            write.updated_at.micros(),
-            write.pinned,
-            head,
-        ])?,
-        Some(wake_at) => hot.move_run()?.execute(params![
-            write.no,
-            write.from_seq as i64,
-            state,
-            write.to_seq as i64,
-            step_id,
-            reason,
-            write.updated_at.micros(),
-            write.pinned,
-            head,
-            shown.bucket,
-            shown.failure_kind.map(|kind| kind.as_str()),
-            micros(write.ended_at),
-            micros(wake_at),
-        ])?,
+    let (from, to, at) = (write.from_seq as i64, write.to_seq as i64, write.updated_at.micros());
+    let (no, pinned, wake_at) = (write.no, write.pinned, micros(write.wake_at));
+    let changed = match write.moves {
+        Moves::Nothing => {
+            let values = params![no, from, state, to, step_id, reason, at, pinned, head];
+            hot.update_run()?.execute(values)?
+        }
+        Moves::Wake => {
+            let values = params![no, from, state, to, step_id, reason, at, pinned, head, wake_at];
+            hot.wake_run()?.execute(values)?
+        }
+        Moves::Bucket => {
+            let (failure, ended_at) = (shown.failure_kind.map(|kind| kind.as_str()), micros(write.ended_at));
+            let bucket = shown.bucket;
+            let values =
+                params![no, from, state, to, step_id, reason, at, pinned, head, wake_at, bucket, failure, ended_at];
+            hot.move_run()?.execute(values)?
+        }
     };
     // The version guards every write: nobody else may have written this run since it was loaded.
     if changed == 1 { Ok(()) } else { Err(StoreError::Conflict) }
@@ -284,7 +293,7 @@ pub(super) fn write_step(hot: &mut Hot<'_>, no: RunNo, key: &RunKey, started: &S
         hot.beat()?.execute(params![no, path, expires_at, beat_at, progress])?;
         return Ok(());
     }
-    let row = text_of(row.as_deref(), || json(&**after))?;
+    let row = text_of(row.as_deref(), || self::row(after))?;
     let (state, open) = (after.state.as_str(), after.is_open());
     match before {
         None => {

@@ -38,11 +38,11 @@ struct StoredStep {
 }
 
 const RUN: &str = "
-    select namespace, run_id, seq, state, wake_at, bucket, step_id, reason, failure_kind, ended_at, head, started
+    select namespace, run_id, seq, state, wake_at, bucket, step_id, reason, failure_kind, ended_at, rtrim(head), started
     from   runs join run_starts using (run_no)
     where  run_no = ?1";
 
-const STEPS: &str = "select path, state, open, row, expires_at, last_heartbeat_at from steps where run_no = ?1";
+const STEPS: &str = "select path, state, open, rtrim(row), expires_at, last_heartbeat_at from steps where run_no = ?1";
 
 fn instant(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(at)?.map(Timestamp::from_micros))
