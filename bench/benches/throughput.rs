@@ -66,10 +66,11 @@ fn everything(runtime: &Runtime, directory: &Path, runs: usize) {
 }
 
 fn print_single(runtime: &Runtime, directory: &Path) {
-    let bare = bare_latency(&directory.join("latency.db"));
-    let alone = runtime.block_on(single(&directory.join("single")));
-    let ratio = alone.as_secs_f64() / bare.as_secs_f64();
-    println!("a single caller: {alone:?} a command, one bare commit: {bare:?}, ratio {ratio:.2}");
+    for (here, who) in [(true, "on its own thread"), (false, "through the lane's thread")] {
+        let (bare, alone) = runtime.block_on(single(&directory.join(who), here));
+        let ratio = alone.as_secs_f64() / bare.as_secs_f64();
+        println!("a single caller, {who}: {alone:?} a command, one bare commit: {bare:?}, ratio {ratio:.2}");
+    }
 }
 
 fn print_history(runtime: &Runtime, directory: &Path) {
@@ -141,19 +142,15 @@ fn bare(path: &PathBuf, batch: usize) -> f64 {
     done as f64 / began.elapsed().as_secs_f64()
 }
 
-fn bare_latency(path: &PathBuf) -> Duration {
-    let db = bare_database(path, 1_000);
-    median((0..1_000).map(|n| {
-        let began = Instant::now();
-        db.execute_batch("begin immediate").unwrap();
-        bare_transition(&db, n % 1_000, n / 1_000 + 1);
-        db.execute_batch("commit").unwrap();
-        began.elapsed()
-    }))
+fn bare_commit(db: &Connection, n: i64) -> Duration {
+    let began = Instant::now();
+    db.execute_batch("begin immediate").unwrap();
+    bare_transition(db, n % 1_000, n / 1_000 + 1);
+    db.execute_batch("commit").unwrap();
+    began.elapsed()
 }
 
-fn median(times: impl Iterator<Item = Duration>) -> Duration {
-    let mut times: Vec<Duration> = times.collect();
+fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 2]
 }
@@ -252,17 +249,23 @@ async fn history(directory: &Path) -> (f64, f64, u64) {
     (costs[0], costs[costs.len() - 1], events)
 }
 
-async fn single(directory: &Path) -> Duration {
+/// What a bare commit and a command take, some of each in turns: what the machine does meanwhile, it does to both.
+async fn single(directory: &Path, here: bool) -> (Duration, Duration) {
     let engine = Engine::open(directory).expect("an engine");
     start_all(&engine, 500).await;
-    let mut times = Vec::new();
-    for _ in 0..500 {
-        let began = Instant::now();
-        let task = engine.claim(claim(0)).await.expect("a claim").pop().expect("a task");
-        let claimed = began.elapsed();
-        engine.complete(&task, "worker-0", Some("{\"ok\":true}".into())).await.expect("completed");
-        times.extend([claimed, began.elapsed() - claimed]);
+    let engine = if here { engine.here() } else { engine };
+    let db = bare_database(&directory.join("bare.db"), 1_000);
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    for n in 0..10 {
+        bare.extend((0..100).map(|m| bare_commit(&db, 100 * n + m)));
+        for _ in 0..50 {
+            let began = Instant::now();
+            let task = engine.claim(claim(0)).await.expect("a claim").pop().expect("a task");
+            let claimed = began.elapsed();
+            engine.complete(&task, "worker-0", Some("{\"ok\":true}".into())).await.expect("completed");
+            ours.extend([claimed, began.elapsed() - claimed]);
+        }
     }
     engine.shutdown().await;
-    median(times.into_iter())
+    (median(bare), median(ours))
 }

@@ -5,7 +5,6 @@ use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use abide_core::definition::Definition;
 use abide_core::ids::{Digest, Namespace, RunId, WorkflowId};
@@ -17,11 +16,12 @@ use crate::archive::Retention;
 use crate::carry::{Fatal, Lane};
 use crate::clock::{Clock, SystemClock};
 use crate::doctor;
+use crate::drive::Driver;
 use crate::hub::{Hub, Watcher};
 use crate::ids::Ids;
 use crate::keeper::Keeper;
 use crate::listeners::Listeners;
-use crate::queue::{BATCH, BATCH_BYTES, Requests};
+use crate::queue::Requests;
 use crate::reads::Documents;
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
 use crate::store::StoreError;
@@ -31,9 +31,6 @@ use crate::worker::Worker;
 
 /// Expressions may nest as deep as documents allow, so the lane has room for them.
 const LANE_STACK: usize = 32 << 20;
-
-/// Fewer requests than this are carried to the end at once: a second thread would only make them wait for each other.
-const WORTH_HANDING_OVER: usize = 32;
 
 /// What happens when nobody knows whether a commit was written.
 pub type OnFatal = Arc<dyn Fn(&Fatal) + Send + Sync>;
@@ -76,11 +73,14 @@ fn end_the_process(fatal: &Fatal) {
 #[derive(Clone, Debug)]
 pub struct Engine {
     namespace: Namespace,
+    /// Callers carry what they ask themselves.
+    here: bool,
     inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
+    driver: Arc<Driver>,
     requests: Arc<Requests>,
     hub: Arc<Hub>,
     listeners: Arc<Listeners>,
@@ -112,11 +112,12 @@ impl Engine {
         let Options { clock, ids, on_fatal, retention } = options;
         let store = Behind::threaded(store, "abide-writer")?;
         let lane = Lane::over(store, clock.clone(), ids.clone(), hub.clone(), listeners.clone())?;
-        let (line, watch) = (requests.clone(), clock.clone());
+        let driver = Arc::new(Driver::new(lane, requests.clone(), clock.clone(), on_fatal));
+        let driven = driver.clone();
         let thread = std::thread::Builder::new()
             .name("abide-lane".into())
             .stack_size(LANE_STACK)
-            .spawn(move || drive(lane, &line, &*watch, &on_fatal))
+            .spawn(move || driven.work())
             .map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?;
         let stop = Arc::<AtomicBool>::default();
         let keeper = Keeper {
@@ -132,13 +133,22 @@ impl Engine {
             .map_err(|error| StoreError::Failed(format!("cannot start a thread: {error}")))?;
         let threads = Mutex::new(vec![keeper, thread]);
         let documents = Documents::default();
-        let inner = Inner { requests, hub, listeners, readers, documents, files, clock, ids, retention, stop, threads };
-        Ok(Engine { namespace: Namespace::from("default"), inner: Arc::new(inner) })
+        let inner =
+            Inner { driver, requests, hub, listeners, readers, documents, files, clock, ids, retention, stop, threads };
+        Ok(Engine { namespace: Namespace::from("default"), here: false, inner: Arc::new(inner) })
     }
 
     /// The same engine, speaking for another tenant.
     pub fn in_namespace(&self, namespace: impl Into<Namespace>) -> Engine {
-        Engine { namespace: namespace.into(), inner: self.inner.clone() }
+        Engine { namespace: namespace.into(), here: self.here, inner: self.inner.clone() }
+    }
+
+    /// The same engine, for a caller who has nothing else to do meanwhile: what it asks is decided and made durable on its
+    /// own thread when nobody else asks, so its futures are ready when they are polled first. The thread is blocked as long
+    /// as the disk takes; a thread that serves others should not do this.
+    #[must_use]
+    pub fn here(&self) -> Engine {
+        Engine { here: true, ..self.clone() }
     }
 
     pub fn namespace(&self) -> &Namespace {
@@ -172,7 +182,8 @@ impl Engine {
     /// Asks for anything. The answer comes when it is durable; dropping the future does not take the request back.
     pub async fn ask(&self, request: Request) -> Result<Answer, Error> {
         let (asked, answer) = Asked::new(request);
-        self.inner.requests.push(asked)?;
+        let left = if self.here { self.inner.driver.carry_here(asked) } else { Some(asked) };
+        left.map_or(Ok(()), |asked| self.inner.requests.push(asked))?;
         answer.await.unwrap_or(Err(Error::OutcomeUnknown))
     }
 
@@ -357,48 +368,4 @@ fn told(answer: Answer) -> Result<Told, Error> {
 
 fn unexpected(answer: &Answer) -> Error {
     Error::Invalid(format!("the engine answered something else: {answer:?}"))
-}
-
-/// The lane's thread: while one batch is on its way to the disk, the next is decided and grows.
-fn drive(mut lane: Lane<Sqlite>, requests: &Arc<Requests>, clock: &dyn Clock, on_fatal: &OnFatal) {
-    let line = requests.clone();
-    lane.call_after(move || line.call());
-    let mut bytes = 0;
-    loop {
-        let carried =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| turn(&mut lane, requests, clock, &mut bytes)));
-        let fatal = match carried {
-            Ok(Ok(true)) => continue,
-            Ok(Ok(false)) => break,
-            Ok(Err(fatal)) => fatal,
-            // A bug in the one writer: nothing it holds can be trusted any more.
-            Err(_) => Fatal(crate::store::CommitError::Unknown(StoreError::Failed("the lane panicked".into()))),
-        };
-        requests.close();
-        on_fatal(&fatal);
-        return;
-    }
-    lane.dismiss();
-}
-
-/// Takes in what waits, and hands it over when the disk is free; false when nothing more will come. `bytes` is what was
-/// taken in and not handed over.
-fn turn(lane: &mut Lane<Sqlite>, requests: &Requests, clock: &dyn Clock, bytes: &mut usize) -> Result<bool, Fatal> {
-    let wait = Duration::from_micros(lane.due_at().since(clock.now()).micros());
-    let Some((batch, taken)) = requests.take(wait) else {
-        // What is on its way is waited for.
-        lane.carry(Vec::new())?;
-        return Ok(false);
-    };
-    *bytes += taken;
-    if !batch.is_empty() || lane.has_to_act() {
-        lane.take_in(batch)?;
-    }
-    let waiting = lane.taken_in().unwrap_or(0);
-    if lane.is_writing() && waiting < BATCH && *bytes < BATCH_BYTES {
-        return Ok(true);
-    }
-    *bytes = 0;
-    lane.hand_over(waiting >= WORTH_HANDING_OVER)?;
-    Ok(true)
 }

@@ -23,6 +23,7 @@ pub mod store;
 pub mod testing;
 
 mod cache;
+mod drive;
 mod keeper;
 mod queue;
 mod worker;

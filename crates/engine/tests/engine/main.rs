@@ -2,6 +2,7 @@
 
 #[path = "../../../../examples/embedded.rs"]
 mod embedded;
+mod here;
 mod keep;
 mod live;
 mod reads;
