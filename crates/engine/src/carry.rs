@@ -315,6 +315,7 @@ impl<S: Store> Lane<S> {
     /// Memory follows what was decided, and the store makes it durable: before this returns, or perhaps `later`.
     pub fn hand_over(&mut self, later: bool) -> Result<(), Fatal> {
         let Some(mut growing) = self.growing.take() else { return Ok(()) };
+        self.store.leave(later);
         if let Err(error) = self.flush(&mut growing.batch) {
             return self.give_up(growing, error);
         }
@@ -337,7 +338,7 @@ impl<S: Store> Lane<S> {
             return Ok(());
         }
         self.last_batch = decided.batch;
-        self.store.commit_then(self.last_batch, now, touched, later, self.then(decided));
+        self.store.commit_then(self.last_batch, now, touched, self.then(decided));
         match self.take_returned() {
             Some(returned) => self.start_over(returned, Vec::new()),
             None => Ok(()),

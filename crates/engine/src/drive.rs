@@ -10,7 +10,7 @@ use abide_core::time::Timestamp;
 use crate::carry::{Fatal, Lane};
 use crate::clock::Clock;
 use crate::engine::OnFatal;
-use crate::queue::{BATCH, BATCH_BYTES, Requests};
+use crate::queue::{BATCH, BATCH_BYTES, Requests, Taken};
 use crate::request::Asked;
 use crate::store::sqlite::Sqlite;
 use crate::store::{CommitError, StoreError};
@@ -116,19 +116,19 @@ impl Driven {
     }
 
     /// Takes in what came, and hands it over when the disk is free.
-    fn turn(&mut self, taken: Option<(Vec<Asked>, usize)>) -> Result<(), Fatal> {
+    fn turn(&mut self, taken: Option<Taken>) -> Result<(), Fatal> {
         // When nothing more will come, what is on its way is waited for.
-        let Some((batch, bytes)) = taken else { return self.carry(Vec::new()) };
+        let Some(Taken { asked, bytes, left }) = taken else { return self.carry(Vec::new()) };
         self.bytes += bytes;
-        if !batch.is_empty() || self.lane.has_to_act() {
-            self.lane.take_in(batch)?;
+        if !asked.is_empty() || self.lane.has_to_act() {
+            self.lane.take_in(asked)?;
         }
         let waiting = self.lane.taken_in().unwrap_or(0);
         if self.lane.is_writing() && waiting < BATCH && self.bytes < BATCH_BYTES {
             return Ok(());
         }
         self.bytes = 0;
-        self.lane.hand_over(waiting >= WORTH_HANDING_OVER)
+        self.lane.hand_over(waiting + left >= WORTH_HANDING_OVER)
     }
 
     fn carry(&mut self, asked: Vec<Asked>) -> Result<(), Fatal> {

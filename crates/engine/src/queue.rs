@@ -15,10 +15,19 @@ const MOST_BYTES: usize = 128 << 20;
 /// What one transaction takes at most.
 pub const BATCH: usize = 1_024;
 pub const BATCH_BYTES: usize = 32 << 20;
-/// What is taken at once: the writer gets its next batch as soon as it is free, so it may not be decided in large pieces.
-const PIECE: usize = 64;
+/// What is taken at once: the writer gets its next batch as soon as it is free, and waits for the piece that is decided.
+const PIECE: usize = 16;
 /// Of every piece, new work gets at least this share, so that it never starves.
 const SHARE_OF_NEW: usize = PIECE / 8;
+
+/// What was taken out of the line.
+#[derive(Debug)]
+pub struct Taken {
+    pub asked: Vec<Asked>,
+    pub bytes: usize,
+    /// How many still wait.
+    pub left: usize,
+}
 
 #[derive(Debug, Default)]
 pub struct Requests {
@@ -55,8 +64,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Waits for requests, at most so long, and takes some, with their bytes. `None`: closed and empty.
-    pub fn take(&self, wait: Duration) -> Option<(Vec<Asked>, usize)> {
+    /// Waits for requests, at most so long, and takes some. `None`: closed and empty.
+    pub fn take(&self, wait: Duration) -> Option<Taken> {
         let mut lines = self.lock();
         if lines.is_empty() && !lines.closed && !lines.called {
             (lines, _) = self.changed.wait_timeout(lines, wait).unwrap_or_else(PoisonError::into_inner);
@@ -66,8 +75,8 @@ impl Requests {
         }
         lines.called = false;
         let before = lines.bytes;
-        let piece = lines.piece();
-        Some((piece, before - lines.bytes))
+        let asked = lines.piece();
+        Some(Taken { asked, bytes: before - lines.bytes, left: lines.len() })
     }
 
     /// Nobody waits, and whoever comes is let in.
@@ -94,14 +103,18 @@ impl Requests {
 }
 
 impl Lines {
+    fn len(&self) -> usize {
+        self.reports.len() + self.others.len()
+    }
+
     fn is_empty(&self) -> bool {
-        self.reports.is_empty() && self.others.is_empty()
+        self.len() == 0
     }
 
     fn piece(&mut self) -> Vec<Asked> {
         let for_new = SHARE_OF_NEW.min(self.others.len());
         let mut room = BATCH_BYTES;
-        let mut piece = Vec::with_capacity((self.reports.len() + self.others.len()).min(PIECE));
+        let mut piece = Vec::with_capacity(self.len().min(PIECE));
         self.bytes -= take_from(&mut self.reports, PIECE - for_new, &mut room, &mut piece);
         let left = PIECE - piece.len();
         self.bytes -= take_from(&mut self.others, left, &mut room, &mut piece);
@@ -187,7 +200,7 @@ mod tests {
     }
 
     fn taken(requests: &Requests) -> Vec<Asked> {
-        requests.take(Duration::ZERO).expect("it is open").0
+        requests.take(Duration::ZERO).expect("it is open").asked
     }
 
     #[test]
@@ -246,6 +259,6 @@ mod tests {
     fn who_is_called_does_not_wait() {
         let requests = Requests::default();
         requests.call();
-        assert!(requests.take(Duration::from_secs(3_600)).expect("it is open").0.is_empty());
+        assert!(requests.take(Duration::from_secs(3_600)).expect("it is open").asked.is_empty());
     }
 }

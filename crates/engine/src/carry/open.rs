@@ -192,7 +192,7 @@ impl Open {
         // A heartbeat leaves the head as it is.
         let text = match self.records.is_empty() && moves == Moves::Nothing {
             true => String::new(),
-            false => serde_json::to_string(head).map_err(|error| StoreError::Failed(error.to_string()))?,
+            false => rows::json(head)?,
         };
         let bucket = shown.bucket;
         let write = RunWrite {

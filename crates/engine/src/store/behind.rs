@@ -18,9 +18,6 @@ use super::{
 };
 use crate::request::Link;
 
-/// What touches fewer runs is written at once: handing it over would take longer.
-const WORTH_IT: usize = 16;
-
 /// Why a batch was not made durable.
 #[derive(Debug)]
 pub enum Failed {
@@ -43,6 +40,8 @@ pub struct Behind<S: Store> {
     shared: Arc<Shared<S>>,
     /// Without one, what waits is done when somebody needs to know: a test sees the same order without a second thread.
     thread: Option<JoinHandle<()>>,
+    /// What is written and committed is left to the thread, also when it has nothing else to do.
+    leaves: bool,
 }
 
 #[derive(Debug)]
@@ -131,7 +130,11 @@ impl<S: Store> Behind<S> {
             closed: false,
             after: Arc::new(|| {}),
         };
-        Behind { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), thread: None }
+        Behind {
+            shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
+            thread: None,
+            leaves: false,
+        }
     }
 
     fn queue(&self, state: &mut State<S>, job: Job) {
@@ -183,10 +186,15 @@ impl<S: Store> Behind<S> {
         self.shared.lock().commits > 0
     }
 
-    /// Makes the open transaction durable and tells `then`; with `later`, perhaps only after this returned.
-    pub fn commit_then(&mut self, batch: i64, now: Timestamp, touched: Vec<Touched>, later: bool, then: Then) {
+    /// Whether this transaction is left to the thread. For a small one that would take longer.
+    pub fn leave(&mut self, to_thread: bool) {
+        self.leaves = to_thread;
+    }
+
+    /// Makes the open transaction durable and tells `then`, perhaps only after this returned.
+    pub fn commit_then(&mut self, batch: i64, now: Timestamp, touched: Vec<Touched>, then: Then) {
         let job = Job::Commit { batch, now, touched, then };
-        if later {
+        if std::mem::take(&mut self.leaves) {
             return self.queue(&mut self.shared.lock(), job);
         }
         let mut state = self.quiet();
@@ -197,8 +205,8 @@ impl<S: Store> Behind<S> {
     }
 
     /// Whether a call that answers nothing is left to the thread.
-    fn leaves(&self, state: &State<S>, runs: usize) -> bool {
-        self.thread.is_none() || !state.is_quiet() || runs >= WORTH_IT
+    fn is_left(&self, state: &State<S>) -> bool {
+        self.thread.is_none() || !state.is_quiet() || self.leaves
     }
 
     /// Takes the store back. What was not committed is gone.
@@ -267,7 +275,7 @@ fn serve<S: Store>(shared: &Shared<S>) {
 impl<S: Store> Store for Behind<S> {
     fn begin(&mut self) -> Stored {
         let mut state = self.shared.lock();
-        if self.leaves(&state, 0) {
+        if self.is_left(&state) {
             self.queue(&mut state, Job::Begin);
             return Ok(());
         }
@@ -281,8 +289,8 @@ impl<S: Store> Store for Behind<S> {
 
     fn write(&mut self, mut writes: Writes) -> Stored {
         S::prepare(&mut writes)?;
-        let leaves = self.leaves(&self.shared.lock(), writes.runs.len());
-        if !leaves {
+        let left = self.is_left(&self.shared.lock());
+        if !left {
             return self.with(|store| store.write(writes));
         }
         self.queue(&mut self.shared.lock(), Job::Write(Box::new(writes)));
@@ -301,6 +309,7 @@ impl<S: Store> Store for Behind<S> {
     }
 
     fn rollback(&mut self) {
+        self.leaves = false;
         let mut state = self.quiet();
         state.failed = None;
         if let Some(store) = &mut state.store {
@@ -420,7 +429,8 @@ mod tests {
         behind.begin().expect("begun");
         behind.write(keep(key)).expect("written");
         let then = Box::new(move |done| drop(tell.send(done)));
-        behind.commit_then(batch, Timestamp::default(), Vec::new(), true, then);
+        behind.leave(true);
+        behind.commit_then(batch, Timestamp::default(), Vec::new(), then);
         hear
     }
 
@@ -478,7 +488,8 @@ mod tests {
         let mut behind = Behind::threaded(store("panics"), "writer").expect("a thread");
         behind.begin().expect("begun");
         let then = Box::new(|_| panic!("in the writer"));
-        behind.commit_then(1, Timestamp::default(), Vec::new(), true, then);
+        behind.leave(true);
+        behind.commit_then(1, Timestamp::default(), Vec::new(), then);
         assert!(catch_unwind(AssertUnwindSafe(|| behind.last_numbers())).is_err());
     }
 }

@@ -8,6 +8,8 @@ use abide_core::run::step::{ApprovalWait, Block, Connection, Step, TaskKind, Wai
 use abide_core::run::{Started, Working, project};
 use abide_core::time::Timestamp;
 
+use super::{StoreError, Stored};
+
 /// What lists filter by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shown {
@@ -26,6 +28,17 @@ pub struct Ready {
     pub rank: i64,
     pub issued_at: Timestamp,
     pub body: bool,
+}
+
+/// What most rows take, so that their texts do not grow by pieces.
+const USUAL_ROW: usize = 1_024;
+
+/// A row as text.
+pub fn json(value: &(impl serde::Serialize + ?Sized)) -> Stored<String> {
+    let failed = |error: &dyn std::fmt::Display| StoreError::Failed(format!("a row cannot be written: {error}"));
+    let mut text = Vec::with_capacity(USUAL_ROW);
+    serde_json::to_writer(&mut text, value).map_err(|error| failed(&error))?;
+    String::from_utf8(text).map_err(|error| failed(&error))
 }
 
 /// Reads off a run (whose open rows are loaded) what its row shows.

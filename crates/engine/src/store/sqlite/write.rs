@@ -9,8 +9,9 @@ use abide_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection as Db, params};
 
 use super::super::{Moves, RunKey, RunNo, RunWrite, StepWrite, StoreError, Stored, Writes, rows};
-use super::{Sqlite, corrupt, log, room};
+use super::{Sqlite, log, room};
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
+pub(super) use rows::json;
 
 const INSERT_RUN: &str = "
     insert into runs (run_no, namespace, run_id, workflow_id, workflow_version, bucket, state, seq, step_id, reason,
@@ -161,10 +162,6 @@ impl Sqlite {
         }
         Ok(())
     }
-}
-
-pub(super) fn json(value: &impl serde::Serialize) -> Stored<String> {
-    serde_json::to_string(value).map_err(corrupt)
 }
 
 /// The texts of rows are made before the turn of the writer comes.
