@@ -74,6 +74,8 @@ pub struct Lane<S: Store> {
     claim_again: bool,
     /// A transaction was undone: what memory knows may be ahead of the store.
     stale: bool,
+    /// Somebody else held the store for as long as anybody waits for it.
+    held_up: bool,
     /// What nobody asked for waits until then, because the store failed a moment ago.
     not_before: Option<Timestamp>,
     last_batch: i64,
@@ -197,6 +199,7 @@ impl<S: Store> Lane<S> {
             releases_wait: true,
             claim_again: true,
             stale: true,
+            held_up: false,
             not_before: None,
             last_batch,
             last_run,
@@ -238,6 +241,12 @@ impl<S: Store> Lane<S> {
     pub fn has_to_act(&self) -> bool {
         let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         returned || self.due_at() <= self.clock.now()
+    }
+
+    /// Whether requests were just refused because of somebody else who holds the store: who waits behind them would wait as
+    /// long again.
+    pub fn was_held_up(&mut self) -> bool {
+        std::mem::take(&mut self.held_up)
     }
 
     /// Whether a batch is on its way to the disk.
@@ -423,7 +432,8 @@ impl<S: Store> Lane<S> {
     /// One of them hit something that the store refuses; the others are not to suffer from it.
     fn try_singly(&mut self, asked: Vec<Asked>, error: StoreError) -> Result<(), Fatal> {
         // Somebody else holds the store: each alone would wait as long again.
-        if asked.len() < 2 || matches!(error, StoreError::Busy(_)) {
+        self.held_up |= matches!(error, StoreError::Busy(_));
+        if asked.len() < 2 || self.held_up {
             tracing::error!(%error, "store");
             refuse_all(asked, &unavailable(&error));
             return Ok(());

@@ -68,7 +68,11 @@ impl Driver {
         self.waits.store(true, Ordering::SeqCst);
         let mut driven = self.lock();
         self.waits.store(false, Ordering::SeqCst);
-        self.guard(&mut driven, |driven| driven.turn(taken)) && more
+        let going = self.guard(&mut driven, |driven| driven.turn(taken)) && more;
+        if driven.as_mut().is_some_and(|driven| driven.lane.was_held_up()) {
+            self.requests.refuse_all();
+        }
+        going
     }
 
     /// Carries a request on this thread, which saves it two changes of threads; gives it back when somebody else uses the

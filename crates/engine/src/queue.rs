@@ -79,6 +79,19 @@ impl Requests {
         Some(Taken { asked, bytes: before - lines.bytes, left: lines.len() })
     }
 
+    /// Whoever waits is told to come back later.
+    pub fn refuse_all(&self) {
+        let refused = {
+            let mut lines = self.lock();
+            lines.bytes = 0;
+            let reports = std::mem::take(&mut lines.reports);
+            reports.into_iter().chain(std::mem::take(&mut lines.others))
+        };
+        for (asked, _) in refused {
+            let _ = asked.reply.send(Err(Error::Overloaded));
+        }
+    }
+
     /// Nobody waits, and whoever comes is let in.
     pub fn is_idle(&self) -> bool {
         let lines = self.lock();
@@ -253,6 +266,18 @@ mod tests {
         assert!(matches!(requests.push(start(2)), Err(Error::ShuttingDown)));
         assert_eq!(taken(&requests).len(), 1);
         assert!(requests.take(Duration::ZERO).is_none());
+    }
+
+    #[tokio::test]
+    async fn who_waits_can_be_refused_together() {
+        let requests = Requests::default();
+        let what = What::Recall;
+        let (asked, answer) = Asked::new(Request { namespace: Namespace::from("default"), idempotency: None, what });
+        requests.push(asked).expect("room");
+        requests.push(beat()).expect("room");
+        requests.refuse_all();
+        assert!(matches!(answer.await, Ok(Err(Error::Overloaded))));
+        assert!(requests.is_idle() && requests.lock().bytes == 0);
     }
 
     #[test]
