@@ -377,8 +377,10 @@ test("eight tabs stay live with one stream, and the next tab takes over", async 
   const streams = [];
   many.on("request", (request) => new URL(request.url()).pathname.endsWith("/stream") && streams.push(request.url()));
   const { run_id: id } = await server.run("bell");
-  const pages = [];
-  for (let n = 0; n < 8; n += 1) pages.push(await open(many, `${server.url}/runs/${id}`));
+  // The first tab is the one that leads, and the one that is closed below.
+  const pages = [await open(many, `${server.url}/runs/${id}`)];
+  await pages[0].locator('.live[data-live="live"]').waitFor();
+  for (let n = 1; n < 8; n += 1) pages.push(await open(many, `${server.url}/runs/${id}`));
   await Promise.all(pages.map((page) => sees(page, "waiting_on_tool")));
   await Promise.all(pages.map((page) => page.locator('.live[data-live="live"]').waitFor()));
   assert.equal(streams.length, 1, "one stream for all tabs");

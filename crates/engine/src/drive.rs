@@ -68,11 +68,7 @@ impl Driver {
         self.waits.store(true, Ordering::SeqCst);
         let mut driven = self.lock();
         self.waits.store(false, Ordering::SeqCst);
-        let going = self.guard(&mut driven, |driven| driven.turn(taken)) && more;
-        if driven.as_mut().is_some_and(|driven| driven.lane.was_held_up()) {
-            self.requests.refuse_all();
-        }
-        going
+        self.guard(&mut driven, |driven| driven.turn(taken)) && more
     }
 
     /// Carries a request on this thread, which saves it two changes of threads; gives it back when somebody else uses the
@@ -97,7 +93,12 @@ impl Driver {
     fn guard(&self, slot: &mut Option<Driven>, act: impl FnOnce(&mut Driven) -> Result<(), Fatal>) -> bool {
         let Some(driven) = slot else { return false };
         let fatal = match catch_unwind(AssertUnwindSafe(|| act(driven))) {
-            Ok(Ok(())) => return true,
+            Ok(Ok(())) => {
+                if driven.lane.was_held_up() {
+                    self.requests.refuse_all();
+                }
+                return true;
+            }
             Ok(Err(fatal)) => fatal,
             // A bug in the one writer: nothing it holds can be trusted any more.
             Err(_) => Fatal(CommitError::Unknown(StoreError::Failed("the lane panicked".into()))),

@@ -41,6 +41,26 @@ fn what_is_asked_here_is_ready_when_it_is_polled_first() {
     assert!(refused.is_err(), "{refused:?}");
 }
 
+/// The lane's thread has a large stack; a caller's has what a thread usually has.
+#[test]
+fn the_deepest_expression_is_worked_out_on_an_ordinary_stack() {
+    let directory = Directory::new("here-deep");
+    let engine = directory.engine().here();
+    let deep = format!("{}input.n{}", "(".repeat(60), ")".repeat(60));
+    let nested = format!("{}'${{{{ {deep} }}}}'{}", "[".repeat(50), "]".repeat(50));
+    let document = format!("workflow: deep\nsteps:\n  - {{ id: only, task: work, with: {{ n: {nested} }} }}\n");
+    let work = move || {
+        soon(async || {
+            engine.register(&document).await.expect("a document");
+            let run = engine.start("deep", json!({ "n": 1 })).await.expect("a run");
+            let task = engine.claim(claim("w1", &["work"], 1)).await.expect("a claim").pop().expect("a task");
+            assert_eq!(task.run_id, run.run_id);
+            assert!(task.input.contains("[[1]]"), "{}", task.input);
+        });
+    };
+    std::thread::Builder::new().stack_size(2 << 20).spawn(work).expect("a thread").join().expect("it fits");
+}
+
 #[tokio::test]
 async fn a_time_that_is_set_here_comes() {
     let directory = Directory::new("here-time");
