@@ -66,10 +66,12 @@ fn everything(runtime: &Runtime, directory: &Path, runs: usize) {
 }
 
 fn print_single(runtime: &Runtime, directory: &Path) {
+    let check = std::env::var_os("ABIDE_BENCH_CHECK").is_some();
     for (here, who) in [(true, "on its own thread"), (false, "through the lane's thread")] {
         let (bare, alone) = runtime.block_on(single(&directory.join(who), here));
         let ratio = alone.as_secs_f64() / bare.as_secs_f64();
         println!("a single caller, {who}: {alone:?} a command, one bare commit: {bare:?}, ratio {ratio:.2}");
+        assert!(!check || !here || ratio <= 1.3, "a single caller waits longer than promised");
     }
 }
 

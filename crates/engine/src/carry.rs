@@ -432,8 +432,9 @@ impl<S: Store> Lane<S> {
     /// One of them hit something that the store refuses; the others are not to suffer from it.
     fn try_singly(&mut self, asked: Vec<Asked>, error: StoreError) -> Result<(), Fatal> {
         // Somebody else holds the store: each alone would wait as long again.
-        self.held_up |= matches!(error, StoreError::Busy(_));
-        if asked.len() < 2 || self.held_up {
+        let held_up = matches!(error, StoreError::Busy(_));
+        self.held_up |= held_up;
+        if asked.len() < 2 || held_up {
             tracing::error!(%error, "store");
             refuse_all(asked, &unavailable(&error));
             return Ok(());
