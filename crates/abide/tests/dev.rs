@@ -105,3 +105,11 @@ fn runs(server: &Server) -> Vec<Value> {
 fn ids(server: &Server) -> BTreeSet<String> {
     runs(server).iter().map(|run| run["run_id"].as_str().expect("an id").to_owned()).collect()
 }
+
+#[test]
+fn a_server_that_has_said_its_address_can_be_stopped_at_once() {
+    let data = folder("stopped-at-once");
+    for round in 0..20 {
+        assert_eq!(Server::start("serve", &data).stop(), Some(0), "round {round}");
+    }
+}

@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(Arc<str>);
 
@@ -209,8 +209,20 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_hex(&text).map(Digest).ok_or_else(|| serde::de::Error::custom("a digest is 64 hexadecimal digits"))
+        struct Hex;
+        impl serde::de::Visitor<'_> for Hex {
+            type Value = Digest;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("64 hexadecimal digits")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Digest, E> {
+                Digest::parse(text).ok_or_else(|| E::custom("a digest is 64 hexadecimal digits"))
+            }
+        }
+        // Every event that is read has one, so it is not copied first.
+        deserializer.deserialize_str(Hex)
     }
 }
 
@@ -228,10 +240,18 @@ fn parse_hex(text: &str) -> Option<[u8; 32]> {
         return None;
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let nibble = |digit: u8| (digit as char).to_digit(16);
-        *byte = (nibble(pair[0])? * 16 + nibble(pair[1])?) as u8;
+        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
     }
     Some(bytes)
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
 }
 
 /// A ULID made from what is known, so that the rules need no randomness: its time is `at` (ids sort by time, which
@@ -288,7 +308,10 @@ mod tests {
         let digest = Digest::of(b"abide");
         let json = serde_json::to_string(&digest).unwrap();
         assert_eq!(serde_json::from_str::<Digest>(&json).unwrap(), digest);
-        assert!(serde_json::from_str::<Digest>("\"xyz\"").is_err());
+        assert_eq!(Digest::parse(&digest.to_string().to_uppercase()), Some(digest));
+        for wrong in ["xyz".to_owned(), "g".repeat(64), "0".repeat(63), "0".repeat(65), "/:@`".repeat(16)] {
+            assert!(serde_json::from_value::<Digest>(wrong.clone().into()).is_err(), "{wrong}");
+        }
     }
 
     #[test]

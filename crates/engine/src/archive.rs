@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use abide_core::contract::RunState;
-use abide_core::ids::{Path, PayloadName};
+use abide_core::ids::{Path, PayloadName, WorkerId};
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::invariant::broken_log;
 use abide_core::run::step::Step;
-use abide_core::run::{Head, Started, Working, replay};
+use abide_core::run::{Head, LateAnswer, Started, Working, replay};
 use abide_core::time::{Span, Timestamp};
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
@@ -18,13 +18,18 @@ use flate2::write::DeflateEncoder;
 use rusqlite::Connection as Db;
 use serde::{Deserialize, Serialize};
 
-use crate::doctor::{Report, text};
-use crate::store::sqlite::archive::{self, Archived, Old};
-use crate::store::sqlite::{Readers, check};
-use crate::store::{RunKey, RunNo, StoreError, Stored};
+use crate::doctor::{Report, differing_steps, payloads_of, text};
+use crate::request::Packed;
+use crate::store::sqlite::archive::{self, Archived, Columns, Ended};
+use crate::store::sqlite::{Readers, check, read};
+use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored};
 
-/// Runs that one transaction moves.
+/// What one transaction moves at most; a run that is larger moves alone.
 pub const RUNS_AT_ONCE: usize = 32;
+pub const BYTES_AT_ONCE: usize = 8 << 20;
+/// A run with more is not packed: it would have to be in memory as a whole, and pass the line before the lane.
+const MOST_TO_PACK: u64 = 256 << 20;
+const MOST_PACKED: usize = 64 << 20;
 /// No run is larger than this when it is unpacked.
 const MOST_BYTES: u64 = 4 << 30;
 
@@ -57,6 +62,10 @@ impl Retention {
     pub fn of(&self, state: RunState) -> Option<Span> {
         self.0.get(&state).copied()
     }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (RunState, Span)> {
+        self.0.iter().map(|(state, stays)| (*state, *stays))
+    }
 }
 
 /// Everything of one run.
@@ -68,15 +77,27 @@ pub struct Bundle {
     pub steps: Vec<Step>,
     pub events: Vec<Record>,
     pub payloads: Vec<(String, String)>,
+    #[serde(default)]
+    pub late: Vec<Late>,
+}
+
+/// What a worker said of a step after its lease was over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Late {
+    pub path: Path,
+    pub worker: WorkerId,
+    pub output: String,
+    pub at: Timestamp,
 }
 
 impl Bundle {
-    pub fn read(db: &Db, old: &Old) -> Stored<Option<Bundle>> {
-        Bundle::of(db, old.no)
-    }
-
     pub fn of(db: &Db, no: RunNo) -> Stored<Option<Bundle>> {
         let Some(whole) = check::whole(db, no)? else { return Ok(None) };
+        let late = read::late(db, no)?.into_iter();
+        let late = late.map(|(path, (answer, worker))| {
+            let LateAnswer { output, at } = answer;
+            Late { path, worker, output: output.to_string(), at }
+        });
         Ok(Some(Bundle {
             v: 1,
             started: (*whole.head.started).clone(),
@@ -84,6 +105,7 @@ impl Bundle {
             steps: whole.steps.iter().map(|step| (**step).clone()).collect(),
             events: whole.log,
             payloads: archive::payloads(db, no)?,
+            late: late.collect(),
         }))
     }
 
@@ -112,6 +134,18 @@ impl Bundle {
         Working { head: Box::new(self.head.clone()), steps, payloads: BTreeMap::new() }
     }
 
+    /// The run as its tables had it.
+    pub(crate) fn loaded(&self, no: RunNo) -> Loaded {
+        let open = self.steps.iter().filter(|step| step.is_open());
+        let steps = open.map(|step| (step.path.clone(), Some(Arc::new(step.clone())))).collect();
+        let late = self
+            .late
+            .iter()
+            .map(|late| (late.path.clone(), LateAnswer { output: late.output.as_str().into(), at: late.at }));
+        let run = Working { head: Box::new(self.head.clone()), steps, payloads: BTreeMap::new() };
+        Loaded { no, run, wake_at: None, late: late.collect() }
+    }
+
     pub fn payload(&self, name: &PayloadName) -> Option<Json> {
         let found = self.payloads.iter().find(|(known, _)| known == name.as_str())?;
         Some(found.1.as_str().into())
@@ -122,53 +156,75 @@ impl Bundle {
     }
 }
 
-/// Which runs are to be moved now.
-pub fn old(db: &Db, retention: &Retention, now: Timestamp, limit: usize) -> Stored<Vec<Old>> {
-    let mut found = Vec::new();
-    for namespace in archive::namespaces(db)? {
-        for (state, stays) in &retention.0 {
-            let before = now - *stays;
-            found.extend(archive::old(db, &namespace, state.as_str(), before, 0, limit - found.len())?);
-            if found.len() >= limit {
-                return Ok(found);
-            }
-        }
+/// A run as it leaves; nothing when it has left already.
+pub(crate) fn pack(db: &Db, run: &Ended) -> Stored<Option<Packed>> {
+    let size = archive::size(db, run.no)?;
+    if size > MOST_TO_PACK {
+        return Err(StoreError::Failed(format!("it has {size} bytes, and at most {MOST_TO_PACK} are packed")));
     }
-    Ok(found)
+    let Some(bundle) = Bundle::of(db, run.no)? else { return Ok(None) };
+    let (bytes, size) = bundle.pack()?;
+    if bytes.len() > MOST_PACKED {
+        return Err(StoreError::Failed(format!("it packs to {} bytes, and {MOST_PACKED} can be moved", bytes.len())));
+    }
+    Ok(Some(Packed { run_id: run.key.run_id.clone(), seq: bundle.head.seq, bundle: bytes, size }))
 }
 
-pub fn find(readers: &Readers, key: &RunKey) -> Stored<Option<Bundle>> {
-    let archived = readers.read(|db| archive::find(db, key))?;
-    archived.map(|archived| Bundle::unpack(&archived.bundle)).transpose()
+/// A run of the archive, and the number that it had.
+pub fn find(db: &Db, key: &RunKey) -> Stored<Option<(RunNo, Bundle)>> {
+    let Some(archived) = archive::find(db, key)? else { return Ok(None) };
+    Ok(Some((archived.no, Bundle::unpack(&archived.bundle)?)))
 }
 
-/// Checks every run of the archive: its chain, and that its log still gives its rows.
+/// Checks every run of the archive: its chain, its payloads, and that its log still gives its rows.
 pub fn examine(readers: &Readers, report: &mut Report) -> Stored {
     let mut after = 0;
     loop {
         let page = readers.read(|db| archive::after(db, after, 64))?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = last.no;
-        for archived in &page {
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        after = *last;
+        for (_, key) in &page {
             report.archived += 1;
-            for (rule, what) in broken_bundle(archived) {
-                report.add(Some(&archived.key), rule, what);
+            let broken = match readers.read_at_length(|db| archive::find(db, key)) {
+                Ok(Some(archived)) => broken_bundle(key, &archived),
+                Ok(None) => Vec::new(),
+                Err(error) => vec![("I7", format!("the archived run cannot be read: {error}"))],
+            };
+            for (rule, what) in broken {
+                report.add(Some(key), rule, what);
             }
         }
     }
 }
 
-fn broken_bundle(archived: &Archived) -> Vec<(&'static str, String)> {
+fn broken_bundle(key: &RunKey, archived: &Archived) -> Vec<(&'static str, String)> {
     let bundle = match Bundle::unpack(&archived.bundle) {
         Ok(bundle) => bundle,
         Err(error) => return vec![("I7", error.to_string())],
     };
     let mut found: Vec<_> = broken_log(&bundle.events).into_iter().map(|broken| (broken.rule, broken.what)).collect();
-    let unborn = Working::unborn(archived.key.run_id.clone(), archived.key.namespace.clone());
-    match replay(unborn, &bundle.events) {
-        Ok(folded) if text(&folded.head) == text(&bundle.head) => {}
-        Ok(_) => found.push(("I1", "the archived head is not what its log says".into())),
+    match replay(Working::unborn(key.run_id.clone(), key.namespace.clone()), &bundle.events) {
+        Ok(folded) => {
+            let said = [text(&folded.head), text(&*folded.head.started)];
+            if said != [text(&bundle.head), text(&bundle.started)] {
+                found.push(("I1", "the archived head is not what its log says".into()));
+            }
+            found.extend(differing_steps(&folded, bundle.steps.iter()).map(|what| ("I1", what)));
+        }
         Err(error) => found.push(("I1", format!("the archived log cannot be folded: {error}"))),
+    }
+    for (name, said) in payloads_of(&bundle.events) {
+        let stored = bundle.payload(&PayloadName::from(name.as_str()));
+        found.extend(said.broken(&name, stored.as_deref()).map(|what| ("I10", what)));
+    }
+    let columns = Columns {
+        workflow: bundle.started.workflow_id.to_string(),
+        state: bundle.head.state.map_or_else(String::new, |state| state.as_str().into()),
+        created_at: bundle.started.created_at.micros(),
+        ended_at: bundle.head.ended_at.map_or(0, Timestamp::micros),
+    };
+    if columns != archived.columns {
+        found.push(("I1", format!("the archive's columns say {:?}, its head {columns:?}", archived.columns)));
     }
     found
 }

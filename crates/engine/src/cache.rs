@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::mem;
 
+/// A map for names that every command looks up. Its order is another in every process, so nothing may depend on it.
+pub type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
 /// A bounded map that forgets what was not used for a while: two generations, the older one is dropped when the younger
 /// one is full.
 #[derive(Debug)]
 pub struct Cache<K, V> {
-    young: HashMap<K, (V, usize)>,
-    old: HashMap<K, (V, usize)>,
+    young: Map<K, (V, usize)>,
+    old: Map<K, (V, usize)>,
     weight: usize,
     /// What one generation may weigh.
     most: usize,
@@ -17,7 +20,15 @@ pub struct Cache<K, V> {
 
 impl<K: Eq + Hash, V> Cache<K, V> {
     pub fn new(most: usize) -> Cache<K, V> {
-        Cache { young: HashMap::new(), old: HashMap::new(), weight: 0, most }
+        Cache { young: Map::default(), old: Map::default(), weight: 0, most }
+    }
+
+    /// Something that stays, and is young again.
+    pub fn get(&mut self, key: &K) -> Option<&V> {
+        if let Some((key, (value, weight))) = self.old.remove_entry(key) {
+            self.put(key, value, weight);
+        }
+        self.young.get(key).map(|(value, _)| value)
     }
 
     pub fn take(&mut self, key: &K) -> Option<V> {
@@ -60,6 +71,12 @@ mod tests {
             cache.put(0, kept, 1);
         }
         assert_eq!(cache.take(&500), None);
+        assert_eq!(cache.get(&999), Some(&999));
+        assert_eq!(cache.get(&500), None);
+        for n in 1_000..2_000 {
+            cache.put(n, n, 1);
+            assert_eq!(cache.get(&0), Some(&0), "also when it is only looked at");
+        }
         assert!(cache.young.len() + cache.old.len() <= 20);
     }
 }

@@ -18,9 +18,9 @@ use abide_core::run::step::Connection;
 use abide_core::run::{Around, Working, row_of};
 use abide_core::time::{Span, Timestamp};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Map};
 use crate::clock::Clock;
-use crate::hub::{Committed, Hub};
+use crate::hub::{Committed, Hub, Position};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
 use crate::request::{Answer, Asked, Error, KeptAnswer, LeasedTask, Request, Tidy, ToRun, Told, What};
@@ -70,6 +70,8 @@ pub struct Lane<S: Store> {
     /// Messages, or releases of connections, wait in the store.
     inbox_waits: bool,
     releases_wait: bool,
+    /// Of these, so many concern runs that cannot be read: whoever takes the oldest must look behind them.
+    unreadable: usize,
     /// Ready tasks may have been passed over.
     claim_again: bool,
     /// A transaction was undone: what memory knows may be ahead of the store.
@@ -95,7 +97,7 @@ pub struct Fatal(pub CommitError);
 #[derive(Debug, Default)]
 struct Batch {
     now: Timestamp,
-    runs: BTreeMap<RunKey, Open>,
+    runs: Map<RunKey, Open>,
     messages: VecDeque<Posted>,
     writes: Writes,
     touched: Vec<Touched>,
@@ -134,6 +136,7 @@ impl Growing {
 #[derive(Debug)]
 struct Decided {
     batch: i64,
+    now: Timestamp,
     asked: Vec<Asked>,
     answers: Vec<Result<Answer, Error>>,
     served: Vec<(Parked, Vec<LeasedTask>)>,
@@ -147,7 +150,7 @@ impl Decided {
     fn tell(self, hub: &Hub) {
         at_failpoint(Point::BeforeAnswer);
         if !self.committed.is_empty() {
-            hub.committed(self.batch, self.committed);
+            hub.committed(Position { batch: self.batch, at: self.now }, self.committed);
         }
         for (one, answer) in self.asked.into_iter().zip(self.answers) {
             // A caller that went away hears nothing, and nothing is lost by that.
@@ -197,6 +200,7 @@ impl<S: Store> Lane<S> {
             next_wake: None,
             inbox_waits: true,
             releases_wait: true,
+            unreadable: 0,
             claim_again: true,
             stale: true,
             held_up: false,
@@ -340,7 +344,7 @@ impl<S: Store> Lane<S> {
         let (dirty, now) = (batch.dirty, batch.now);
         let (touched, committed) = (std::mem::take(&mut batch.touched), std::mem::take(&mut batch.committed));
         self.settle(batch);
-        let decided = Decided { batch: self.last_batch + 1, asked, answers, served, committed, served_at };
+        let decided = Decided { batch: self.last_batch + 1, now, asked, answers, served, committed, served_at };
         if !dirty {
             self.store.rollback();
             decided.tell(&self.hub);
@@ -480,7 +484,9 @@ impl<S: Store> Lane<S> {
 
     /// Memory follows the store.
     fn settle(&mut self, batch: Batch) {
-        for (key, open) in batch.runs {
+        let mut runs: Vec<(RunKey, Open)> = batch.runs.into_iter().collect();
+        runs.sort_unstable_by_key(|(_, open)| open.no);
+        for (key, open) in runs {
             if let Some((cached, weight)) = open.into_cached() {
                 self.runs.put(key, cached, weight);
             }
@@ -671,7 +677,7 @@ impl<S: Store> Lane<S> {
             batch.runs.remove(&key);
             moved += 1;
         }
-        batch.writes.pruned = Some((tidy.keys_before, tidy.batches_before));
+        batch.writes.forgotten = tidy.forget;
         self.flush(batch)?;
         Ok(Ok(Answer::Archived(moved)))
     }
@@ -686,18 +692,17 @@ impl<S: Store> Lane<S> {
         batch.swept = true;
         let room = self.room(batch);
         let wake = Command::new(Actor::system(), Ask::Wake);
-        for key in self.store.due(batch.now, room)? {
-            if self.open(batch, &key)?.is_none() {
-                continue;
-            }
-            let decided = self.decide(batch, &key, &wake, &[])?;
-            let Some(open) = batch.runs.get_mut(&key) else { continue };
+        for (no, key) in self.store.due(batch.now, room)? {
+            let decided = self.decide_alone(batch, &key, &wake)?;
+            let open = batch.runs.get_mut(&key);
             match decided {
-                Ok(_) => open.woken = true,
-                Err(why) => {
-                    tracing::error!(run = %key.run_id, %why, "a run whose time has come cannot be handled");
-                    batch.writes.postponed.push((open.no, batch.now + POSTPONED));
-                    open.stored_wake = Some(batch.now + POSTPONED);
+                Some(Ok(_)) => open.into_iter().for_each(|open| open.woken = true),
+                refused => {
+                    if let Some(Err(why)) = refused {
+                        tracing::error!(run = %key.run_id, %why, "a run whose time has come cannot be handled");
+                    }
+                    batch.writes.postponed.push((no, batch.now + POSTPONED));
+                    open.into_iter().for_each(|open| open.stored_wake = Some(batch.now + POSTPONED));
                 }
             }
         }
@@ -776,6 +781,33 @@ fn is_held_by(owner: &WorkerId, name: &str) -> bool {
     owner.as_str().strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// A row that cannot be read concerns its own run alone: it is told and passed over. Whatever else the store says, a damaged
+/// file among it, concerns all.
+fn pass_over<T>(run_id: &RunId, read: Stored<T>) -> Stored<Option<T>> {
+    match read {
+        Err(StoreError::Corrupt(why)) => {
+            tracing::error!(run = %run_id, %why, "a run cannot be read; `abide doctor` says what is wrong with it");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
+}
+
 fn no_run(run_id: &RunId) -> Error {
     Error::Rejected { why: Rejection::NoRun(run_id.clone()), state: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_row_that_cannot_be_read_is_passed_over() {
+        let run = RunId::from("run_a");
+        assert!(matches!(pass_over(&run, Ok(7)), Ok(Some(7))));
+        assert!(matches!(pass_over::<()>(&run, Err(StoreError::Corrupt("x".into()))), Ok(None)));
+        for error in [StoreError::Damaged("x".into()), StoreError::Failed("x".into()), StoreError::Full] {
+            assert!(pass_over::<()>(&run, Err(error)).is_err());
+        }
+    }
 }

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use abide_core::definition::Definition;
 use abide_core::ids::Digest;
+use abide_core::run::event::Record;
 use abide_core::run::invariant::{Violation, broken, broken_log};
 use abide_core::run::step::{Step, Wait};
 use abide_core::run::{Head, Working, replay};
@@ -13,8 +15,8 @@ use rusqlite::Connection as Db;
 use serde_json::Value;
 
 use crate::message::Message;
-use crate::store::sqlite::Readers;
 use crate::store::sqlite::check::{self, Columns, Findable, Standing, Whole};
+use crate::store::sqlite::{Readers, read};
 use crate::store::{RunKey, RunNo, Stored, rows};
 
 /// How many runs are read in one go.
@@ -63,23 +65,50 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Examines everything. Each run is read in one snapshot, so an engine may go on meanwhile.
+/// Examines everything. Each question, and each run, is read in a snapshot of its own, so an engine may go on meanwhile.
 pub fn examine(readers: &Readers) -> Stored<Report> {
     let mut report = Report::default();
-    for what in readers.read(check::orphans)? {
-        report.add(None, "I1", what);
+    for (what, text) in check::OF_ALL {
+        match readers.read_at_length(|db| check::count(db, text)) {
+            Ok(0) => {}
+            Ok(count) => report.add(None, "I1", format!("{count} {what}")),
+            Err(error) => report.add(None, "I1", format!("{what} cannot be counted: {error}")),
+        }
     }
+    if let Some(said) = readers.read_at_length(check::damage)? {
+        report.add(None, "I1", format!("the file is damaged: {said}"));
+    }
+    examine_documents(readers, &mut report)?;
     let mut after = 0;
     loop {
         let numbers = readers.read(|db| check::run_numbers(db, after, PAGE))?;
         let Some(last) = numbers.last() else { break };
         after = *last;
         for no in numbers {
-            readers.read(|db| examine_run(db, no, &mut report))?;
+            readers.read_at_length(|db| examine_run(db, no, &mut report))?;
         }
     }
     crate::archive::examine(readers, &mut report)?;
     Ok(report)
+}
+
+/// I12: every document still has the hash that runs know it by.
+fn examine_documents(readers: &Readers, report: &mut Report) -> Stored {
+    let mut after = Default::default();
+    loop {
+        let page = readers.read(|db| check::documents(db, &after, PAGE))?;
+        for document in &page {
+            let (namespace, workflow, version) = &document.place;
+            let what = match Definition::parse(&document.text) {
+                Ok(parsed) if parsed.definition.hash == document.hash => continue,
+                Ok(_) => "does not have its hash".into(),
+                Err(error) => format!("cannot be read: {error}"),
+            };
+            report.add(None, "I12", format!("version {version} of {workflow} in {namespace} {what}"));
+        }
+        let Some(last) = page.into_iter().last() else { return Ok(()) };
+        after = last.place;
+    }
 }
 
 /// Examines one run with everything that belongs to it.
@@ -117,20 +146,30 @@ fn working(head: &Head, steps: &[Arc<Step>]) -> Working {
 fn compare_fold(whole: &Whole, run: &Working, report: &mut Report) {
     let key = Some(&whole.key);
     let unborn = Working::unborn(whole.key.run_id.clone(), whole.key.namespace.clone());
-    let folded = match replay(unborn, &whole.log) {
+    let mut folded = match replay(unborn, &whole.log) {
         Ok(folded) => folded,
         Err(error) => return report.add(key, "I1", format!("the log cannot be folded: {error}")),
     };
-    if text(&folded.head) != whole.head_text || text(&*folded.head.started) != whole.started_text {
+    let said = [rows::head(&mut folded.head).unwrap_or_default(), text(&*folded.head.started)];
+    if *folded.head != whole.head || said != [whole.head_text.as_str(), whole.started_text.as_str()] {
         report.add(key, "I1", "the head is not what its log says");
     }
-    let rows: BTreeMap<_, _> = run.steps.values().flatten().map(|step| (&step.path, text(&**step))).collect();
-    let made: BTreeMap<_, _> = folded.steps.values().flatten().map(|step| (&step.path, text(&**step))).collect();
-    for path in rows.keys().chain(made.keys()).collect::<BTreeSet<_>>() {
-        if rows.get(path) != made.get(path) {
-            report.add(key, "I1", format!("step {path} is not what its log says"));
-        }
+    for what in differing_steps(&folded, run.steps.values().flatten().map(|step| &**step)) {
+        report.add(key, "I1", what);
     }
+}
+
+/// Steps that are not what a folded log says of them.
+pub(crate) fn differing_steps<'a>(
+    folded: &Working,
+    rows: impl Iterator<Item = &'a Step>,
+) -> impl Iterator<Item = String> {
+    let rows: BTreeMap<_, _> = rows.map(|step| (step.path.clone(), text(step))).collect();
+    let made = folded.steps.values().flatten().map(|step| (step.path.clone(), text(&**step)));
+    let made: BTreeMap<_, _> = made.collect();
+    let paths: BTreeSet<_> = rows.keys().chain(made.keys()).cloned().collect();
+    let differing = paths.into_iter().filter(move |path| rows.get(path) != made.get(path));
+    differing.map(|path| format!("step {path} is not what its log says"))
 }
 
 pub(crate) fn text(value: &impl serde::Serialize) -> String {
@@ -149,6 +188,13 @@ fn compare_rows(db: &Db, whole: &Whole, run: &Working, report: &mut Report) -> S
     if found != expected {
         report.add(key, "I32", format!("it is found as {found:?}, its rows say {expected:?}"));
     }
+    let written = check::step_columns(db, whole.no)?;
+    for step in run.steps.values().flatten() {
+        let (state, open) = (step.state.as_str().to_owned(), step.is_open());
+        if written.get(step.path.as_str()) != Some(&(state, open)) {
+            report.add(key, "I1", format!("the columns of step {} are not what its row says", step.path));
+        }
+    }
     Ok(())
 }
 
@@ -164,6 +210,8 @@ pub(crate) fn columns_of(run: &Working) -> Columns {
         step_id: shown.step_id.map(|path| path.to_string()),
         reason: shown.reason.map(|reason| reason.as_str().into()),
         failure_kind: shown.failure_kind.map(|kind| kind.as_str().into()),
+        owner_id: started.owner_id.clone(),
+        data_region: started.data_region.clone(),
         parent: started.parent.as_ref().map(|parent| parent.run_id.to_string()),
         origin: started.origin.as_ref().and_then(|origin| origin.run_id.as_ref()).map(|run| run.to_string()),
         unique: started.unique.clone(),
@@ -191,42 +239,62 @@ fn findable_of(run: &Working) -> Findable {
         for callback in &step.callbacks {
             found.callbacks.insert((callback.token_hash.0.to_vec(), path.clone()));
         }
-        if step.is_open() {
-            found.open.insert(path);
-        }
     }
     found
 }
 
 /// I10: every payload that an event speaks of is there, with the bytes that were said.
 fn check_payloads(db: &Db, whole: &Whole, report: &mut Report) -> Stored {
-    let mut refs = BTreeMap::new();
-    for record in &whole.log {
-        if let Ok(value) = serde_json::from_str::<Value>(record.payload.get()) {
-            collect_refs(&value, &mut refs);
-        }
-    }
-    for (name, (digest, size)) in refs {
+    for (name, said) in payloads_of(&whole.log) {
         report.payloads += 1;
-        match check::payload(db, whole.no, &name) {
-            Err(error) => report.add(Some(&whole.key), "I10", format!("the payload {name} cannot be read: {error}")),
-            Ok(None) => report.add(Some(&whole.key), "I10", format!("the payload {name} is not there")),
-            Ok(Some(json)) if json.len() as u64 != size || Digest::of(json.as_bytes()).to_string() != digest => {
-                report.add(Some(&whole.key), "I10", format!("the payload {name} has other bytes than were stored"));
-            }
-            Ok(Some(_)) => {}
+        let broken = match check::payload(db, whole.no, &name) {
+            Ok(stored) => said.broken(&name, stored.as_deref()),
+            Err(error) => Some(format!("the payload {name} cannot be read: {error}")),
+        };
+        if let Some(what) = broken {
+            report.add(Some(&whole.key), "I10", what);
         }
     }
     Ok(())
 }
 
+/// What an event says of a payload.
+pub(crate) struct Said {
+    digest: String,
+    size: u64,
+}
+
+impl Said {
+    pub fn broken(&self, name: &str, stored: Option<&str>) -> Option<String> {
+        match stored {
+            None => Some(format!("the payload {name} is not there")),
+            Some(json) if json.len() as u64 != self.size || Digest::of(json.as_bytes()).to_string() != self.digest => {
+                Some(format!("the payload {name} has other bytes than were stored"))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+/// Every payload that a log speaks of, by name.
+pub(crate) fn payloads_of(log: &[Record]) -> BTreeMap<String, Said> {
+    let mut found = BTreeMap::new();
+    for record in log {
+        if let Ok(value) = serde_json::from_str::<Value>(record.payload.get()) {
+            collect_refs(&value, &mut found);
+        }
+    }
+    found
+}
+
 /// Everything of the shape `{name, digest, size}`.
-fn collect_refs(value: &Value, refs: &mut BTreeMap<String, (String, u64)>) {
+fn collect_refs(value: &Value, refs: &mut BTreeMap<String, Said>) {
     match value {
         Value::Object(fields) => {
             let found = (fields.get("name"), fields.get("digest"), fields.get("size"));
             if let (Some(Value::String(name)), Some(Value::String(digest)), Some(Value::Number(size))) = found {
-                refs.insert(name.clone(), (digest.clone(), size.as_u64().unwrap_or(0)));
+                let said = Said { digest: digest.clone(), size: size.as_u64().unwrap_or(0) };
+                refs.insert(name.clone(), said);
             }
             fields.values().for_each(|value| collect_refs(value, refs));
         }
@@ -235,7 +303,8 @@ fn collect_refs(value: &Value, refs: &mut BTreeMap<String, (String, u64)>) {
     }
 }
 
-/// I12, I39: what it was started with exists, and parents and children agree about each other.
+/// I12, I39, I42, I45: what it was started with and made from exists, parents and children agree about each other, and
+/// whoever waits for a connection hears of its reconnect.
 fn check_others(db: &Db, whole: &Whole, run: &Working, report: &mut Report) -> Stored {
     let key = Some(&whole.key);
     let started = &whole.head.started;
@@ -267,6 +336,21 @@ fn check_others(db: &Db, whole: &Whole, run: &Working, report: &mut Report) -> S
         let parent = RunKey { namespace: whole.key.namespace.clone(), run_id: parent.run_id.clone() };
         if check::standing(db, &parent)? == Standing::Absent {
             report.add(key, "I39", format!("its parent {} is not there", parent.run_id));
+        }
+    }
+    if let Some(origin) = started.origin.as_ref().and_then(|origin| origin.run_id.clone()) {
+        let origin = RunKey { namespace: whole.key.namespace.clone(), run_id: origin };
+        if check::standing(db, &origin)? == Standing::Absent {
+            report.add(key, "I42", format!("{}, which it was made from, is not there", origin.run_id));
+        }
+    }
+    for step in run.open() {
+        let Some((connection, since)) = rows::waits_since(step) else { continue };
+        let facts = read::connection(db, &whole.key.namespace, connection)?;
+        // At the same instant either may have come first.
+        let passed = facts.and_then(|facts| facts.reconnected_at).is_some_and(|at| since < at);
+        if passed && !check::is_released(db, &whole.key, whole.no, connection, step.path.as_str())? {
+            report.add(key, "I45", format!("{} was not told that {connection} was reconnected", step.path));
         }
     }
     Ok(())

@@ -26,7 +26,7 @@ use crate::reads::Documents;
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
 use crate::store::StoreError;
 use crate::store::behind::Behind;
-use crate::store::sqlite::{Files, Readers, Sqlite};
+use crate::store::sqlite::{Files, Readers, Sqlite, read};
 use crate::worker::Worker;
 
 /// Expressions may nest as deep as documents allow, so the lane has room for them.
@@ -107,8 +107,8 @@ impl Engine {
     fn on(files: Files, options: Options) -> Result<Engine, StoreError> {
         let store = Sqlite::open(files.clone())?;
         let readers = store.readers();
-        let (hub, listeners, requests) =
-            (Arc::<Hub>::default(), Arc::<Listeners>::default(), Arc::<Requests>::default());
+        let hub = Arc::new(Hub::after(readers.read(read::last_commit)?));
+        let (listeners, requests) = (Arc::<Listeners>::default(), Arc::<Requests>::default());
         let Options { clock, ids, on_fatal, retention } = options;
         let store = Behind::threaded(store, "abide-writer")?;
         let lane = Lane::over(store, clock.clone(), ids.clone(), hub.clone(), listeners.clone())?;
@@ -291,6 +291,11 @@ impl Engine {
     /// Follows everything that is committed from now on.
     pub fn watch(&self) -> Watcher {
         self.inner.hub.watch()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.inner.hub
     }
 
     /// Moves runs that ended long enough ago to the archive; tells how many.

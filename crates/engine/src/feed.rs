@@ -1,12 +1,13 @@
 //! Everything that is committed, in order, from any position: caught up from the store, then live. A reader that is too
-//! slow is told so and takes up again where it was; nothing is skipped.
+//! slow is told so and takes up again where it was; nothing is skipped, also no run that was archived meanwhile. A position
+//! that is not one of this store, because it is too old or the store was restored since, is said to be expired.
 
 use std::collections::VecDeque;
 
 use abide_core::ids::WorkflowId;
 
 use crate::engine::Engine;
-use crate::hub::{Seen, Watcher};
+use crate::hub::{Position, Seen, Watcher};
 use crate::reads::ReadError;
 use crate::store::sqlite::read;
 use crate::store::{RunKey, Stored};
@@ -17,8 +18,8 @@ const PAGE: usize = 256;
 /// One run changed: its events from one number to another are new.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where to take up again after this one.
-    pub position: i64,
+    /// The commit in which it did. Others may have changed with it: [`Feed::position`] is where to take up again.
+    pub position: Position,
     pub key: RunKey,
     pub workflow: WorkflowId,
     pub from_seq: u64,
@@ -31,9 +32,10 @@ pub enum Followed {
     Change(Change),
     /// The reader was too slow. It goes on from its position, or reads the runs anew.
     Gap {
-        position: i64,
+        position: Position,
     },
-    /// The position is older than what is kept: lists must be read anew.
+    /// The position is older than what is kept, or of a store that this one was restored from: follow from now on, then read
+    /// the runs anew.
     Expired,
     End,
 }
@@ -42,14 +44,14 @@ pub enum Followed {
 pub struct Feed {
     engine: Engine,
     watcher: Watcher,
-    position: i64,
+    position: Position,
     ready: VecDeque<Change>,
     caught_up: bool,
 }
 
 impl Engine {
     /// Follows every change of this namespace: from now on, or after a position that was handed out before.
-    pub fn follow(&self, after: Option<i64>) -> Feed {
+    pub fn follow(&self, after: Option<Position>) -> Feed {
         let watcher = self.watch();
         let (position, caught_up) = match after {
             Some(position) => (position, false),
@@ -60,7 +62,8 @@ impl Engine {
 }
 
 impl Feed {
-    pub fn position(&self) -> i64 {
+    /// Where to take up again: everything up to here was handed out.
+    pub fn position(&self) -> Position {
         self.position
     }
 
@@ -68,8 +71,9 @@ impl Feed {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 // A position is passed only when all of its commit was handed out.
-                let unfinished = self.ready.front().is_some_and(|next| next.position == change.position);
-                self.position = if unfinished { change.position - 1 } else { change.position };
+                if self.ready.front().is_none_or(|next| next.position != change.position) {
+                    self.position = change.position;
+                }
                 return Ok(Followed::Change(change));
             }
             if !self.caught_up {
@@ -81,18 +85,18 @@ impl Feed {
                 continue;
             }
             match self.watcher.next().await {
-                Seen::Commit(commit) if commit.batch <= self.position => {}
+                Seen::Commit(commit) if commit.position.batch <= self.position.batch => {}
                 Seen::Commit(commit) => {
                     let own = commit.runs.iter().filter(|one| one.key.namespace == *self.engine.namespace());
                     self.ready.extend(own.map(|one| Change {
-                        position: commit.batch,
+                        position: commit.position,
                         key: one.key.clone(),
                         workflow: one.workflow.clone(),
                         from_seq: one.from_seq,
                         to_seq: one.to_seq,
                     }));
                     if self.ready.is_empty() {
-                        self.position = commit.batch;
+                        self.position = commit.position;
                     }
                 }
                 Seen::Gap { .. } => {
@@ -121,15 +125,18 @@ impl Feed {
 
 impl Engine {
     /// The last commit of a page after a position, how many commits it has, and their changes in this namespace.
-    fn changes_after(&self, after: i64) -> Stored<Option<(i64, usize, Vec<Change>)>> {
+    fn changes_after(&self, after: Position) -> Stored<Option<(Position, usize, Vec<Change>)>> {
         self.readers().read(|db| {
-            let Some(commits) = read::commits_after(db, after, PAGE)? else { return Ok(None) };
-            let last = commits.last().map_or(after, |(batch, _)| *batch);
+            if !read::is_known(db, after)? {
+                return Ok(None);
+            }
+            let Some(commits) = read::commits_after(db, after.batch, PAGE)? else { return Ok(None) };
+            let last = commits.last().map_or(after, |(position, _)| *position);
             let count = commits.len();
             let mut changes = Vec::new();
             for (position, touched) in commits {
                 for one in touched {
-                    // A run that has been archived since is read from the archive, not followed.
+                    // Of a run that is not even in the archive there is nothing left to read.
                     let Some((key, workflow)) = read::key_of(db, one.no)? else { continue };
                     if key.namespace == *self.namespace() {
                         let (from_seq, to_seq) = (one.from_seq, one.to_seq);
@@ -139,5 +146,39 @@ impl Engine {
             }
             Ok(Some((last, count, changes)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_follower_that_is_too_slow_is_told_and_then_sees_everything() {
+        let directory = std::env::temp_dir().join(format!("abide-slow-follower-{}", std::process::id()));
+        let engine = Engine::open(&directory).expect("an engine");
+        engine.register("workflow: nap\nsteps:\n  - { id: nap, sleep: 1h }\n").await.expect("a document");
+        let mut feed = engine.follow(None);
+        let begin = feed.position();
+        let mut started = Vec::new();
+        for _ in 0..3 {
+            started.push(engine.start("nap", "x").await.expect("a run").run_id);
+        }
+        // More than anybody may lag behind; of commits that are known already nothing is handed out.
+        let last = engine.hub().watch().position();
+        for _ in 0..5_000 {
+            engine.hub().committed(last, Vec::new());
+        }
+        assert_eq!(feed.next().await.expect("it is told"), Followed::Gap { position: begin });
+        for run in &started {
+            let Followed::Change(change) = feed.next().await.expect("a change") else { panic!("a change") };
+            assert_eq!(change.key.run_id, *run);
+        }
+        assert_eq!(feed.position(), last);
+        let run = engine.start("nap", "x").await.expect("a run").run_id;
+        let Followed::Change(change) = feed.next().await.expect("live again") else { panic!("a change") };
+        assert_eq!(change.key.run_id, run);
+        engine.shutdown().await;
+        let _ = std::fs::remove_dir_all(directory);
     }
 }

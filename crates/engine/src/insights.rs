@@ -5,7 +5,7 @@ pub mod fold;
 
 mod calls;
 
-pub use calls::Calls;
+use calls::Calls;
 
 use std::collections::BTreeMap;
 

@@ -3,6 +3,7 @@
 
 mod approvals;
 mod bundles;
+mod kept;
 mod lists;
 mod numbers;
 mod queues;
@@ -28,12 +29,13 @@ use abide_core::run::command::Rejection;
 use abide_core::time::Timestamp;
 use rusqlite::Connection as Db;
 
+use self::kept::Kept;
 use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::listeners::Listeners;
 use crate::request::Error;
 use crate::store::sqlite::read;
-use crate::store::{Loaded, RunKey, StoreError, Stored};
+use crate::store::{RunKey, StoreError, Stored};
 
 /// Compiled documents for readers.
 #[derive(Debug)]
@@ -78,8 +80,13 @@ impl Snapshot<'_> {
         RunKey { namespace: self.namespace.clone(), run_id: run_id.clone() }
     }
 
-    fn load(&self, run_id: &RunId) -> Stored<Option<Loaded>> {
-        read::run(self.db, &self.key(run_id))
+    fn load(&self, run_id: &RunId) -> Stored<Option<Kept<'_>>> {
+        Kept::find(self.db, &self.key(run_id))
+    }
+
+    /// The run that somebody names.
+    fn find(&self, run_id: &RunId) -> Read<Kept<'_>> {
+        self.load(run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))
     }
 
     fn definition(&self, run: &Working) -> Stored<Arc<Definition>> {
@@ -105,6 +112,8 @@ pub enum ReadError {
     BadCursor,
     #[error("a page has 1 to {PAGE} runs")]
     BadLimit,
+    #[error("the archive is searched by state, workflow and created_after, not by {0}")]
+    NotInArchive(&'static str),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

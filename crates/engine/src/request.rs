@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::insights::Added;
-use crate::store::Wanted;
+use crate::store::{Before, Wanted};
 
 /// One request of one caller.
 #[derive(Debug)]
@@ -109,8 +109,7 @@ pub struct Link {
 #[derive(Debug, Default)]
 pub struct Tidy {
     pub runs: Vec<Packed>,
-    pub keys_before: Timestamp,
-    pub batches_before: Timestamp,
+    pub forget: Option<Before>,
 }
 
 /// A run that is to leave, as it was when it was packed.

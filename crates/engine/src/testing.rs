@@ -102,10 +102,12 @@ pub enum Bug {
     UniqueUnchecked,
     /// Steps that were completed are loaded as if they were not.
     CheckpointForgotten,
+    /// What is on its way to the disk is read as it was before.
+    StaleRead,
 }
 
 impl Bug {
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 25] = [
         Bug::NoFencing,
         Bug::LateAnswerCounts,
         Bug::HeartbeatsForgotten,
@@ -130,6 +132,7 @@ impl Bug {
         Bug::ReconnectIgnored,
         Bug::UniqueUnchecked,
         Bug::CheckpointForgotten,
+        Bug::StaleRead,
     ];
 }
 

@@ -11,6 +11,7 @@ use abide_core::definition::parse_duration;
 use abide_engine::archive::Retention;
 use abide_engine::push::{Allow, Push, PushOptions, Secrets, SigningSecret};
 use abide_engine::{Engine, Options, Stop};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::http::{Api, Server, Settings, serve};
 use crate::trace;
@@ -89,6 +90,7 @@ pub struct Prepared {
     pub server: Server,
     pub api: Arc<Api>,
     push: Push,
+    stop: StopSignals,
 }
 
 impl Network {
@@ -116,7 +118,7 @@ impl Network {
                  Make one first: abide key create admin --role admin --data DIR, or listen on 127.0.0.1"
             )));
         }
-        Ok(Prepared { server, api, push })
+        Ok(Prepared { server, api, push, stop: StopSignals::listen()? })
     }
 
     fn push_options(&self, public_url: String) -> io::Result<PushOptions> {
@@ -159,12 +161,12 @@ impl Network {
 impl Prepared {
     /// Serves until a signal comes; what is under way is finished, and everything acknowledged is on disk.
     pub async fn run(self) -> io::Result<()> {
-        let Prepared { server, api, push } = self;
+        let Prepared { server, api, push, mut stop } = self;
         let engine = api.engine.clone();
         let stopper: Stop = push.stopper();
         let pushing = tokio::spawn(push.run());
         let tracing = trace::follow(&engine, trace::endpoint());
-        serve(server, api, asked_to_stop()).await;
+        serve(server, api, stop.asked()).await;
         tracing::info!("stopping");
         stopper.now();
         engine.shutdown().await;
@@ -174,13 +176,23 @@ impl Prepared {
     }
 }
 
-/// SIGTERM or ctrl-c.
-async fn asked_to_stop() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
+/// SIGTERM and ctrl-c, from the moment this exists. A server listens to them before it says its address: whoever reads it may
+/// stop it at once.
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub fn listen() -> io::Result<StopSignals> {
+        Ok(StopSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    pub async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::process::{Child, Command};
 use super::Exit;
 use super::print::plain;
 use super::remote::{Stopped, To};
+use super::server::StopSignals;
 
 #[derive(Debug, Args)]
 pub struct Worker {
@@ -67,28 +68,18 @@ impl Worker {
             let handler = name.clone();
             worker = worker.handle(&name, move |work| execute(handler.clone(), command.clone(), work));
         }
+        let mut signals = StopSignals::listen()?;
         anstream::eprintln!("{} listens on {}", worker.name(), self.queues.join(", "));
         let stop = worker.stopper();
         tokio::spawn(async move {
-            asked_to_stop().await;
+            signals.asked().await;
             anstream::eprintln!("finishing what was begun; once more to leave at once");
             stop.now();
-            asked_to_stop().await;
+            signals.asked().await;
             std::process::exit(130);
         });
         worker.run().await?;
         Ok(Exit::Done)
-    }
-}
-
-async fn asked_to_stop() {
-    let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        Ok(terminate) => terminate,
-        Err(_) => return std::future::pending().await,
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
     }
 }
 

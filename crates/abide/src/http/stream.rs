@@ -1,21 +1,23 @@
 //! Server-sent events: the record of a run on every change, and of all runs that a filter finds. A reader that is too slow
-//! is told so and cut off; it takes up again with the id of the last event it has.
+//! is told so with the event `gap` and cut off; it takes up again with the id of the last event it has.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_api::tasks::ProgressTold;
 use abide_api::{Code, Problem};
 use abide_core::ids::{Namespace, RunId, TaskId};
 use abide_core::time::{Span, Timestamp};
-use abide_engine::feed::Followed;
+use abide_engine::feed::{Feed, Followed};
 use abide_engine::{Engine, Filter};
 use http_body_util::BodyExt as _;
-use http_body_util::channel::{Channel, Sender};
-use hyper::body::Bytes;
-use serde_json::json;
-use tokio::sync::broadcast;
+use hyper::body::{Body, Bytes, Frame};
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, mpsc};
 
 use super::Api;
 use super::call::{Answered, Call, Reply};
@@ -77,9 +79,9 @@ impl Drop for Place {
     }
 }
 
-fn opened(channel: Channel<Bytes, std::convert::Infallible>) -> Reply {
+fn opened(waiting: Waiting) -> Reply {
     let headers = vec![(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/event-stream"))];
-    Reply { status: 200, headers, body: channel.boxed() }.header(hyper::header::CACHE_CONTROL, "no-store")
+    Reply { status: 200, headers, body: waiting.boxed() }.header(hyper::header::CACHE_CONTROL, "no-store")
 }
 
 fn last_event_id(call: &Call) -> Option<String> {
@@ -114,19 +116,66 @@ impl Until {
     }
 }
 
+/// What waits to be sent to one reader.
+struct Waiting(mpsc::Receiver<Bytes>);
+
+impl Body for Waiting {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
 /// Ends the stream when the reader is gone or too slow.
-struct Out(Sender<Bytes, std::convert::Infallible>);
+struct Out {
+    events: mpsc::Sender<Bytes>,
+    /// A place in line that stays free, so that a reader that is too slow can be told.
+    last_word: Option<mpsc::OwnedPermit<Bytes>>,
+    /// The id with which the reader takes up again.
+    id: Option<String>,
+    patience: Duration,
+}
+
+fn out_to_reader(id: Option<String>) -> (Out, Waiting) {
+    let (events, waiting) = mpsc::channel(BUFFERED + 1);
+    let last_word = events.clone().try_reserve_owned().ok();
+    (Out { events, last_word, id, patience: PATIENCE }, Waiting(waiting))
+}
 
 impl Out {
     async fn send(&mut self, text: String) -> bool {
-        matches!(tokio::time::timeout(PATIENCE, self.0.send_data(Bytes::from(text))).await, Ok(Ok(())))
+        match tokio::time::timeout(self.patience, self.events.send(Bytes::from(text))).await {
+            Ok(sent) => sent.is_ok(),
+            Err(_) => self.gap(json!({ "position": self.id })),
+        }
     }
 
     async fn event(&mut self, name: &str, id: Option<&str>, value: &impl serde::Serialize) -> bool {
-        let data = serde_json::to_string(value).unwrap_or_default();
-        let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
-        self.send(format!("event: {name}\n{id}data: {data}\n\n")).await
+        let sent = self.send(written(name, id, value)).await;
+        if sent && let Some(id) = id {
+            self.id = Some(id.to_owned());
+        }
+        sent
     }
+
+    /// Says that something is missing, and from where on the reader can go on. It is the last word, and never waits.
+    fn gap(&mut self, value: Value) -> bool {
+        if let Some(place) = self.last_word.take() {
+            place.send(Bytes::from(written("gap", self.id.as_deref(), &value)));
+        }
+        false
+    }
+}
+
+fn written(name: &str, id: Option<&str>, value: &impl serde::Serialize) -> String {
+    let data = serde_json::to_string(value).unwrap_or_default();
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("event: {name}\n{id}data: {data}\n\n")
 }
 
 /// `GET /v1/runs/{id}/stream`
@@ -143,11 +192,10 @@ pub async fn of_run(call: Call) -> Answered {
     let watched = Watched { feed: call.engine.follow(None), said: call.api.progress.0.subscribe() };
     let record = call.engine.run(&run_id).await?;
     let place = Place::enter(&call.api)?;
-    let (sender, channel) = Channel::new(BUFFERED);
+    let (mut out, waiting) = out_to_reader(after.map(|seq| seq.to_string()));
     let (engine, until) = (call.engine.clone(), Until::of(&call));
     tokio::spawn(async move {
         let _place = place;
-        let mut out = Out(sender);
         let mut sent = after.unwrap_or(0);
         if record.as_of_seq > sent || after.is_none() {
             sent = record.as_of_seq;
@@ -160,11 +208,11 @@ pub async fn of_run(call: Call) -> Answered {
         }
         watch_run(out, engine, run_id, sent, watched, until).await;
     });
-    Ok(opened(channel))
+    Ok(opened(waiting))
 }
 
 struct Watched {
-    feed: abide_engine::feed::Feed,
+    feed: Feed,
     said: broadcast::Receiver<Said>,
 }
 
@@ -185,10 +233,7 @@ async fn watch_run(mut out: Out, engine: Engine, run_id: RunId, mut sent: u64, m
                 Ok(Followed::Change(_)) => true,
                 // It goes on from where it was: only intermediate records were missed.
                 Ok(Followed::Gap { .. }) => true,
-                Ok(Followed::Expired | Followed::End) | Err(_) => {
-                    out.event("gap", None, &json!({ "after": sent })).await;
-                    false
-                }
+                Ok(Followed::Expired | Followed::End) | Err(_) => out.gap(json!({ "position": out.id })),
             },
             said = watched.said.recv() => match said {
                 Ok(said) if said.run_id == run_id && said.namespace == *engine.namespace()
@@ -215,58 +260,96 @@ pub async fn of_filter(call: Call) -> Answered {
     call.only(super::filter::NAMES)?;
     let filter = filter(call.query.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
     let after = match last_event_id(&call) {
-        Some(text) => Some(
-            position(&text).ok_or_else(|| Problem::new(Code::InvalidCursor, "Last-Event-ID is not one of ours."))?,
-        ),
+        Some(text) => {
+            Some(text.parse().map_err(|_| Problem::new(Code::InvalidCursor, "Last-Event-ID is not one of ours."))?)
+        }
         None => None,
     };
     let feed = call.engine.follow(after);
     let place = Place::enter(&call.api)?;
-    let (sender, channel) = Channel::new(BUFFERED);
+    let (out, waiting) = out_to_reader(None);
     let (engine, until) = (call.engine.clone(), Until::of(&call));
     tokio::spawn(async move {
         let _place = place;
-        watch_all(Out(sender), engine, filter, feed, until).await;
+        watch_all(out, engine, filter, feed, until).await;
     });
-    Ok(opened(channel))
+    Ok(opened(waiting))
 }
 
-fn position(text: &str) -> Option<i64> {
-    i64::from_str_radix(text.strip_prefix('p')?, 16).ok().filter(|position| *position >= 0)
+/// Said aloud and not as a comment, because pages never see those: they tell a quiet stream from a dead one by it. Its id
+/// lets a reader take up again also when nothing that it asked for has happened yet.
+async fn here(out: &mut Out, engine: &Engine, feed: &Feed) -> bool {
+    out.event("here", Some(&feed.position().to_string()), &json!({ "at": engine.clock().now() })).await
 }
 
-async fn watch_all(mut out: Out, engine: Engine, filter: Filter, mut feed: abide_engine::feed::Feed, mut until: Until) {
-    // Said aloud and not as a comment, because pages never see those: they tell a quiet stream from a dead one by it.
-    if !out.event("here", None, &json!({ "at": engine.clock().now() })).await {
+async fn watch_all(mut out: Out, engine: Engine, filter: Filter, mut feed: Feed, mut until: Until) {
+    if !here(&mut out, &engine, &feed).await {
         return;
     }
     loop {
         let go_on = tokio::select! {
             followed = feed.next() => match followed {
                 Ok(Followed::Change(change)) => {
-                    let id = format!("p{:x}", feed.position());
+                    let id = feed.position().to_string();
                     match engine.run(&change.key.run_id).await {
                         Ok(record) if filter.fits(&record) => out.event("run", Some(&id), &record).await,
                         Ok(_) => true,
-                        // Archived meanwhile.
+                        // Nothing is left of it, also not in the archive.
                         Err(error) => super::runs::is_missing(&error),
                     }
                 }
                 Ok(Followed::Gap { position }) => {
-                    out.event("gap", None, &json!({ "position": format!("p{position:x}") })).await;
-                    false
+                    out.id = Some(position.to_string());
+                    out.gap(json!({ "position": out.id }))
                 }
+                // Whoever takes up again by itself would ask for the same position for ever: it goes on from now.
                 Ok(Followed::Expired) => {
-                    out.event("gap", None, &json!({ "expired": true })).await;
-                    false
+                    out.id = Some(engine.follow(None).position().to_string());
+                    out.gap(json!({ "expired": true, "position": out.id }))
                 }
                 Ok(Followed::End) | Err(_) => false,
             },
-            () = tokio::time::sleep(QUIET) => out.event("here", None, &json!({ "at": engine.clock().now() })).await,
+            () = tokio::time::sleep(QUIET) => here(&mut out, &engine, &feed).await,
             () = until.over() => false,
         };
         if !go_on {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn next(waiting: &mut Waiting) -> Option<String> {
+        let bytes = waiting.frame().await?.expect("it never fails").into_data().expect("events");
+        Some(String::from_utf8(bytes.to_vec()).expect("text"))
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_too_slow_is_told_where_to_go_on_after_all_that_waits() {
+        let (mut out, mut waiting) = out_to_reader(None);
+        out.patience = Duration::from_millis(1);
+        for n in 1..=BUFFERED {
+            assert!(out.event("run", Some(&format!("p{n}.0")), &n).await);
+        }
+        assert!(!out.event("run", Some("p99.0"), &99).await, "nobody reads");
+        drop(out);
+        for n in 1..=BUFFERED {
+            assert_eq!(next(&mut waiting).await.as_deref(), Some(&*format!("event: run\nid: p{n}.0\ndata: {n}\n\n")));
+        }
+        let gap = format!("event: gap\nid: p{BUFFERED}.0\ndata: {{\"position\":\"p{BUFFERED}.0\"}}\n\n");
+        assert_eq!(next(&mut waiting).await, Some(gap));
+        assert_eq!(next(&mut waiting).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_in_order_says_nothing_of_a_gap() {
+        let (mut out, mut waiting) = out_to_reader(None);
+        assert!(out.event("run", Some("p1.0"), &1).await);
+        drop(out);
+        assert!(next(&mut waiting).await.is_some());
+        assert_eq!(next(&mut waiting).await, None);
     }
 }

@@ -166,13 +166,20 @@ fn f32_a_reader_that_does_not_read_is_cut_off_and_misses_nothing_when_it_comes_b
     start(2_400);
     std::thread::sleep(Duration::from_secs(12));
     start(1);
-    let (mut seen, mut last) = (BTreeSet::new(), String::new());
+    let (mut seen, mut last, mut told) = (BTreeSet::new(), String::new(), None);
     while let Some((name, id, value)) = slow.next() {
         if name == "run" {
             seen.insert(value["run_id"].as_str().expect("an id").to_owned());
             last = id;
+        } else {
+            told = Some((name, id, value["position"].clone()));
         }
     }
+    assert_eq!(
+        told,
+        Some(("gap".into(), last.clone(), last.clone().into())),
+        "it was told so, and from where to go on"
+    );
     assert!(seen.len() < all.len(), "it was cut off: {} of {}", seen.len(), all.len());
     let mut again = Stream::open(&stage, "/v1/stream?workflow=wide", Some(&last));
     while seen.len() < all.len() {

@@ -43,6 +43,7 @@ impl From<ReadError> for Problem {
             ReadError::NotThen(_) => Problem::invalid("at", detail),
             ReadError::BadCursor => Problem::new(Code::InvalidCursor, detail),
             ReadError::BadLimit => Problem::invalid("limit", detail),
+            ReadError::NotInArchive(name) => Problem::invalid(name, detail),
             ReadError::Store(StoreError::Busy(why)) => {
                 tracing::warn!(%why, "a read took too long");
                 Problem::new(Code::Overloaded, "The read took too long.")

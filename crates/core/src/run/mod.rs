@@ -14,6 +14,7 @@ mod lifecycle;
 mod scope;
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -42,15 +43,20 @@ pub struct Working {
 /// The row of the run itself, folded from its log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
+    #[serde(default, skip_serializing_if = "is_default")]
     pub run_id: RunId,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub namespace: Namespace,
     /// The run's version: the number of its last event.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub seq: u64,
     /// Of the last event; it covers all before.
     pub hash: Digest,
     /// Nothing before the first event.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub state: Option<RunState>,
     pub since: Timestamp,
+    #[serde(default, skip_serializing_if = "is_default")]
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
@@ -491,7 +497,31 @@ impl Working {
     }
 }
 
+/// What a store keeps of a head in columns, because lists ask for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Columns {
+    pub run_id: RunId,
+    pub namespace: Namespace,
+    pub seq: u64,
+    pub state: Option<RunState>,
+    pub updated_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub pinned: bool,
+}
+
 impl Head {
+    /// Exchanges what stands in columns: a head without it is written shorter.
+    pub fn swap_columns(&mut self, columns: &mut Columns) {
+        let Columns { run_id, namespace, seq, state, updated_at, ended_at, pinned } = columns;
+        mem::swap(&mut self.run_id, run_id);
+        mem::swap(&mut self.namespace, namespace);
+        mem::swap(&mut self.seq, seq);
+        mem::swap(&mut self.state, state);
+        mem::swap(&mut self.updated_at, updated_at);
+        mem::swap(&mut self.ended_at, ended_at);
+        mem::swap(&mut self.pinned, pinned);
+    }
+
     /// Whether an operator holds everything back right now.
     pub fn is_held(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.one_step == OneStep::No)

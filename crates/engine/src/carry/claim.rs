@@ -11,7 +11,7 @@ use abide_core::time::{Span, Timestamp};
 
 use super::front::{Fronts, MOST_LINES, Of};
 use super::open::Open;
-use super::{Batch, Lane};
+use super::{Batch, Lane, pass_over};
 use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
 use crate::store::{Candidate, Found, Kept, RunKey, Store, StoreError, Stored, Wanted};
 use crate::testing::{Bug, is_planted};
@@ -109,8 +109,7 @@ impl<S: Store> Lane<S> {
             _ => {
                 // What this batch made ready must be found too.
                 self.flush(batch)?;
-                let candidates = self.store.ready(namespace, &claim.wanted, claim.max)?;
-                self.claim_from(batch, namespace, claim, candidates)?
+                self.claim_any(batch, namespace, claim, claim.max)?
             }
         };
         if tasks.is_empty() {
@@ -144,7 +143,7 @@ impl<S: Store> Lane<S> {
                 }
             }
             let Some(candidate) = self.fronts.pop(&lines) else { break };
-            tasks.extend(self.claim_from(batch, namespace, claim, vec![candidate])?);
+            tasks.extend(self.claim_from(batch, namespace, claim, 1, vec![candidate])?);
         }
         Ok(tasks)
     }
@@ -180,10 +179,33 @@ impl<S: Store> Lane<S> {
         let mut tasks = Vec::new();
         for namespace in &namespaces {
             let max = claim.max.div_ceil(count).min(claim.max - tasks.len());
-            let candidates = self.store.ready(namespace, &claim.wanted, max)?;
-            tasks.extend(self.claim_from(batch, namespace, claim, candidates)?);
+            tasks.extend(self.claim_any(batch, namespace, claim, max)?);
         }
         Ok(tasks)
+    }
+
+    /// From all lines of its queues.
+    fn claim_any(
+        &mut self,
+        batch: &mut Batch,
+        namespace: &Namespace,
+        claim: &Claim,
+        max: usize,
+    ) -> Stored<Vec<LeasedTask>> {
+        if max == 0 {
+            return Ok(Vec::new());
+        }
+        let mut looked_at = max;
+        loop {
+            let candidates = self.store.ready(namespace, &claim.wanted, looked_at)?;
+            let there_are_more = candidates.len() == looked_at;
+            let tasks = self.claim_from(batch, namespace, claim, max, candidates)?;
+            if !tasks.is_empty() || !there_are_more {
+                return Ok(tasks);
+            }
+            // None of them can be claimed: those behind them must not wait for that.
+            looked_at *= 2;
+        }
     }
 
     fn claim_from(
@@ -191,21 +213,36 @@ impl<S: Store> Lane<S> {
         batch: &mut Batch,
         namespace: &Namespace,
         claim: &Claim,
+        max: usize,
         candidates: Vec<Candidate>,
     ) -> Stored<Vec<LeasedTask>> {
-        let mut tasks = Vec::with_capacity(candidates.len());
+        let mut tasks = Vec::with_capacity(max.min(candidates.len()));
         for candidate in candidates {
-            let key = RunKey { namespace: namespace.clone(), run_id: candidate.run_id };
-            if self.open(batch, &key)?.is_none() {
-                continue;
+            if tasks.len() == max {
+                break;
             }
-            match self.claim_task(batch, &key, &candidate.path, &claim.worker, claim.window, claim.claim_id.as_ref())? {
+            let key = RunKey { namespace: namespace.clone(), run_id: candidate.run_id };
+            let claimed = self.claim_candidate(batch, &key, &candidate.path, claim);
+            match pass_over(&key.run_id, claimed)?.flatten() {
                 Some(task) => tasks.push(task),
                 // Looking again would find the same again.
                 None => tracing::error!(run = %key.run_id, step = %candidate.path, "a ready task cannot be claimed"),
             }
         }
         Ok(tasks)
+    }
+
+    fn claim_candidate(
+        &mut self,
+        batch: &mut Batch,
+        key: &RunKey,
+        row: &Path,
+        claim: &Claim,
+    ) -> Stored<Option<LeasedTask>> {
+        match self.open(batch, key)? {
+            Some(_) => self.claim_task(batch, key, row, &claim.worker, claim.window, claim.claim_id.as_ref()),
+            None => Ok(None),
+        }
     }
 
     fn claim_task(
@@ -221,12 +258,14 @@ impl<S: Store> Lane<S> {
         let Some(task) = open.run.step(row.as_str()).and_then(|step| step.task.as_ref()) else { return Ok(None) };
         let path = path_of(task);
         let (task_id, worker) = (task.id.clone(), worker.clone());
+        // Before anything is decided: what cannot be read is given to nobody.
+        let input = self.bytes(open, &task.input)?;
         let actor = Actor::worker(worker.as_str());
         let ask = Ask::Claim { path: path.clone(), task_id, worker, window, claim_id: claim_id.cloned() };
         match self.decide(batch, key, &Command::new(actor, ask), &[])? {
             Ok(Reply::Leased { expires_at, .. }) => {
                 let open = batch.runs.get_mut(key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
-                self.leased_task(open, row, expires_at).map(Some)
+                self.leased_task(open, row, input, expires_at).map(Some)
             }
             Ok(_) | Err(_) => Ok(None),
         }
@@ -269,7 +308,10 @@ impl<S: Store> Lane<S> {
     ) -> Stored<Option<Vec<LeasedTask>>> {
         let planted = is_planted(Bug::ClaimNotReplayed);
         let Some(claim_id) = claim.claim_id.as_ref().filter(|_| !planted) else { return Ok(None) };
-        let Some(kept) = self.kept(batch, namespace, &claim_key(&claim.worker, claim_id))? else { return Ok(None) };
+        let key = claim_key(&claim.worker, claim_id);
+        // Callers choose their idempotency keys: one that looks like this was not kept by a claim.
+        let is_of_claim = |kept: &Kept| kept.digest == Digest::of(key.as_bytes());
+        let Some(kept) = self.kept(batch, namespace, &key)?.filter(is_of_claim) else { return Ok(None) };
         let ids: Vec<TaskId> =
             serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         let mut tasks = Vec::new();
@@ -338,12 +380,11 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    fn leased_task(&mut self, open: &mut Open, row: &Path, expires_at: Timestamp) -> Stored<LeasedTask> {
+    fn leased_task(&mut self, open: &mut Open, row: &Path, input: Json, expires_at: Timestamp) -> Stored<LeasedTask> {
         let missing = || StoreError::Failed(format!("{row} was leased and is gone"));
         let step = open.run.steps.get(row).cloned().flatten().ok_or_else(missing)?;
         let (task, lease) =
             step.task.as_ref().and_then(|task| Some((task, task.lease.as_ref()?))).ok_or_else(missing)?;
-        let input = self.bytes(open, &task.input)?;
         let (receipts, answers) = (self.receipts(open, &step)?, self.answers(open, &step)?);
         let steps = match task.kind {
             TaskKind::Body => Some(self.stored_steps(open)?),

@@ -42,15 +42,11 @@ impl Definitions {
         version: Option<u32>,
     ) -> Stored<Option<Arc<Compiled>>> {
         let place = (namespace.clone(), workflow.clone());
-        let known = match version {
-            Some(version) => Some(version),
-            None => self.newest.take(&place).inspect(|newest| self.newest.put(place.clone(), *newest, 1)),
-        };
+        let known = version.or_else(|| self.newest.get(&place).copied());
         if let Some(known) = known
-            && let Some(compiled) = self.compiled.take(&(namespace.clone(), workflow.clone(), known))
+            && let Some(compiled) = self.compiled.get(&(namespace.clone(), workflow.clone(), known))
         {
-            self.put(namespace, workflow, compiled.clone());
-            return Ok(Some(compiled));
+            return Ok(Some(compiled.clone()));
         }
         let Some(stored) = store.definition(namespace, workflow, version)? else { return Ok(None) };
         let unreadable = |error| StoreError::Corrupt(format!("version {} of {workflow}: {error}", stored.version));

@@ -5,7 +5,7 @@ use abide_core::ids::RunId;
 use abide_core::run::LateAnswer;
 use abide_core::run::command::{Actor, Ask, ChildOutcome, Command, Rejection};
 
-use super::{Batch, Lane};
+use super::{Batch, Lane, pass_over};
 use crate::message::Message;
 use crate::store::{LateWrite, PostKey, Posted, RunKey, Store, Stored};
 use crate::testing::{Bug, forget_child_end, is_planted};
@@ -18,15 +18,20 @@ impl<S: Store> Lane<S> {
         }
         // What was posted, or applied, earlier in this batch must be known.
         self.flush(batch)?;
-        let room = self.room(batch);
+        let room = self.room(batch) + self.unreadable;
         let waiting = self.store.posted(room)?;
         batch.inbox_drained = waiting.len() < room;
+        let mut unreadable = 0;
         for posted in waiting {
-            self.apply(batch, &posted)?;
-            if !is_planted(Bug::InboxNotEmptied) {
+            let applied = self.apply(batch, &posted);
+            if pass_over(&posted.key.target.run_id, applied)?.is_none() {
+                // It waits until its run can be read again.
+                unreadable += 1;
+            } else if !is_planted(Bug::InboxNotEmptied) {
                 batch.writes.applied.push(posted.key);
             }
         }
+        self.unreadable = self.unreadable.max(unreadable);
         Ok(())
     }
 
@@ -36,9 +41,10 @@ impl<S: Store> Lane<S> {
             return Ok(());
         }
         self.flush(batch)?;
-        let room = self.room(batch);
+        let room = self.room(batch) + self.unreadable;
         let waiting = self.store.to_release(room)?;
         batch.releases_drained = waiting.len() < room;
+        let mut unreadable = 0;
         for (key, no, connection) in waiting {
             let facts = self.around_of(&key.namespace).connections.get(&connection).copied().unwrap_or_default();
             let ask = Ask::Reconnect {
@@ -46,13 +52,22 @@ impl<S: Store> Lane<S> {
                 account: Some(connection.account.clone()),
                 generation: Some(facts.generation),
             };
-            if self.open(batch, &key)?.is_some() {
-                self.send(batch, &key, ask)?;
+            let sent = self.release(batch, &key, ask);
+            match pass_over(&key.run_id, sent)? {
+                Some(()) => batch.writes.released.push((no, connection)),
+                None => unreadable += 1,
             }
-            batch.writes.released.push((no, connection));
         }
+        self.unreadable = self.unreadable.max(unreadable);
         // The flags go before the rows of new waits come.
         self.flush_flags(batch)
+    }
+
+    fn release(&mut self, batch: &mut Batch, key: &RunKey, ask: Ask) -> Stored {
+        match self.open(batch, key)? {
+            Some(_) => self.send(batch, key, ask),
+            None => Ok(()),
+        }
     }
 
     /// Applies the messages of this batch while there is room; what is left waits in the store.
@@ -61,13 +76,15 @@ impl<S: Store> Lane<S> {
         while let Some(posted) = batch.messages.pop_front() {
             in_order &= batch.runs.len() < self.most_runs;
             if in_order {
-                self.apply(batch, &posted)?;
-            } else {
-                // Behind everything that was sent before it.
-                batch.posted = true;
-                if !is_planted(Bug::MessagesDropped) {
-                    batch.writes.posted.push(posted);
+                let applied = self.apply(batch, &posted);
+                if pass_over(&posted.key.target.run_id, applied)?.is_some() {
+                    continue;
                 }
+            }
+            // Behind everything that was sent before it.
+            batch.posted = true;
+            if !is_planted(Bug::MessagesDropped) {
+                batch.writes.posted.push(posted);
             }
         }
         Ok(())

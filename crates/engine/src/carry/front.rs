@@ -1,11 +1,12 @@
 //! The front of every line of ready tasks, in memory: whoever claims is served without asking the store, and without
 //! waiting for what is being written.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use abide_core::ids::{Handler, Namespace, Path, Queue, RunId};
 use abide_core::time::Timestamp;
 
+use crate::cache::Map;
 use crate::store::rows::Ready;
 use crate::store::{Candidate, RunNo};
 
@@ -36,7 +37,7 @@ struct Front {
 
 #[derive(Debug, Default)]
 pub(super) struct Fronts {
-    lines: HashMap<Of, Front>,
+    lines: Map<Of, Front>,
     /// Tasks in all of them.
     tasks: usize,
 }

@@ -12,7 +12,7 @@ use abide_core::run::{Advanced, LateAnswer, Need, Stop, Working, advance, first_
 use abide_core::time::Timestamp;
 
 use super::front::Fronts;
-use super::{Batch, Lane};
+use super::{Batch, Lane, pass_over};
 use crate::hub::Committed;
 use crate::message::Message;
 use crate::request::Told;
@@ -188,12 +188,12 @@ impl Open {
                 steps.push(StepWrite { before: None, after: after.clone(), only_live: true, row: None });
             }
         }
-        let head = &self.run.head;
         // A heartbeat leaves the head as it is.
         let text = match self.records.is_empty() && moves == Moves::Nothing {
             true => String::new(),
-            false => rows::json(head)?,
+            false => rows::head(&mut self.run.head)?,
         };
+        let head = &self.run.head;
         let bucket = shown.bucket;
         let write = RunWrite {
             no: self.no,
@@ -267,6 +267,22 @@ impl<S: Store> Lane<S> {
         self.decide_with(batch, key, &definition.compiled, command, groups)
     }
 
+    /// Opens a run that nobody asked about and decides about it. `None`: it is gone, or cannot be read, which must not keep the
+    /// others from going on.
+    pub(super) fn decide_alone(
+        &mut self,
+        batch: &mut Batch,
+        key: &RunKey,
+        command: &Command,
+    ) -> Stored<Option<Result<Reply, Rejection>>> {
+        match pass_over(&key.run_id, self.open(batch, key).map(|open| open.is_some()))? {
+            Some(true) => {}
+            Some(false) | None => return Ok(None),
+        }
+        let decided = self.decide(batch, key, command, &[]);
+        pass_over(&key.run_id, decided)
+    }
+
     pub(super) fn decide_with(
         &mut self,
         batch: &mut Batch,
@@ -294,7 +310,11 @@ impl<S: Store> Lane<S> {
             Err(rejection) => return Ok(Err(rejection)),
         };
         let (reply, effects) = open.take(advanced, &mut self.fronts);
-        self.gather(batch, key, effects)?;
+        // The run has moved already, so it cannot be passed over any more.
+        self.gather(batch, key, effects).map_err(|error| match error {
+            StoreError::Corrupt(why) => StoreError::Failed(why),
+            other => other,
+        })?;
         Ok(Ok(reply))
     }
 
@@ -341,7 +361,10 @@ impl<S: Store> Lane<S> {
 
     /// Writes what has changed so far. What comes after it in the same batch sees it.
     pub(super) fn flush(&mut self, batch: &mut Batch) -> Stored {
-        for (key, open) in &mut batch.runs {
+        // In the order of the starts, which is how they lie on the disk.
+        let mut runs: Vec<(&RunKey, &mut Open)> = batch.runs.iter_mut().collect();
+        runs.sort_unstable_by_key(|(_, open)| open.no);
+        for (key, open) in runs {
             let from_seq = open.from_seq;
             let Some(write) = open.write(key, batch.now)? else { continue };
             if write.to_seq > from_seq {
@@ -368,8 +391,6 @@ impl<S: Store> Lane<S> {
         if batch.writes.is_empty() {
             return Ok(());
         }
-        // In the order of the starts, which is how they lie on the disk.
-        batch.writes.runs.sort_unstable_by_key(|write| write.no);
         batch.dirty = true;
         self.store.write(std::mem::take(&mut batch.writes))
     }

@@ -13,6 +13,7 @@ use abide_core::run::{Need, Working};
 use super::definitions::Compiled;
 use super::open::Open;
 use super::{Batch, Lane, no_run};
+use crate::archive::Bundle;
 use crate::request::{Error, NewRun, Rerun, RerunVersion, Told};
 use crate::store::{Found, RunKey, RunNo, Store, Stored};
 use crate::testing::{Bug, is_planted};
@@ -111,8 +112,13 @@ impl<S: Store> Lane<S> {
         rerun: &Rerun,
     ) -> Stored<Result<Told, Error>> {
         let source = RunKey { namespace: namespace.clone(), run_id: rerun.run_id.clone() };
-        let Some(open) = self.open(batch, &source)? else { return Ok(Err(no_run(&rerun.run_id))) };
-        let (no, head) = (open.no, open.run.head.clone());
+        let (head, rows) = match self.open(batch, &source)? {
+            Some(open) => (open.run.head.clone(), Rows::Of(open.no)),
+            None => match self.store.bundle(&source)? {
+                Some(bundle) => (Box::new(bundle.head.clone()), Rows::Archived(Box::new(bundle))),
+                None => return Ok(Err(no_run(&rerun.run_id))),
+            },
+        };
         let workflow = &head.started.workflow_id;
         let own = Some(head.started.workflow_version);
         let version = match rerun.version {
@@ -125,7 +131,10 @@ impl<S: Store> Lane<S> {
         let (Some(before), Some(target)) = (before, target) else {
             return Ok(Err(Error::NoWorkflow(workflow.to_string())));
         };
-        let steps: Vec<Step> = self.store.load_steps(no)?.iter().map(|step| (**step).clone()).collect();
+        let steps: Vec<Step> = match &rows {
+            Rows::Of(no) => self.store.load_steps(*no)?.iter().map(|step| (**step).clone()).collect(),
+            Rows::Archived(bundle) => bundle.steps.clone(),
+        };
         let from = Source { head: &head, steps: &steps, definition: &before.compiled };
         let planned = plan_rerun(from, &target.compiled, rerun.from_step.as_deref(), rerun.input.is_some());
         let (_, paths) = match planned {
@@ -134,11 +143,11 @@ impl<S: Store> Lane<S> {
         };
         let mut carried = Vec::with_capacity(paths.len());
         for row in paths.iter().filter_map(|path| steps.iter().find(|step| step.path == *path)) {
-            carried.push(self.carry_over(no, row, &before.compiled, &head.run_id)?);
+            carried.push(self.carry_over(&rows, row, &before.compiled, &head.run_id)?);
         }
         let input = match &rerun.input {
             Some(input) => input.clone(),
-            None => self.payload(no, &PayloadName::input())?,
+            None => self.payload_in(&rows, &PayloadName::input())?,
         };
         let started = &head.started;
         let start = Start {
@@ -156,15 +165,15 @@ impl<S: Store> Lane<S> {
         self.begin(batch, &key, &target, &rerun.actor, start)
     }
 
-    fn carry_over(&mut self, no: RunNo, row: &Step, definition: &Definition, from: &RunId) -> Stored<Carried> {
+    fn carry_over(&mut self, rows: &Rows, row: &Step, definition: &Definition, from: &RunId) -> Stored<Carried> {
         let mut bytes = |reference: &Option<Ref>| match reference {
-            Some(reference) => self.payload(no, &reference.name).map(Some),
+            Some(reference) => self.payload_in(rows, &reference.name).map(Some),
             None => Ok(None),
         };
         let payloads = (bytes(&row.input)?, bytes(&row.output)?);
         let mut results = BTreeMap::new();
         for (name, result) in Carried::results_of(row) {
-            results.insert(name.to_owned(), self.payload(no, &result.name)?);
+            results.insert(name.to_owned(), self.payload_in(rows, &result.name)?);
         }
         let said = |result: &Ref| {
             let effect = Carried::results_of(row).find(|(_, known)| *known == result)?;
@@ -173,12 +182,25 @@ impl<S: Store> Lane<S> {
         Ok(Carried::of(row, definition, payloads, from).with_results(row, said))
     }
 
+    fn payload_in(&mut self, rows: &Rows, name: &PayloadName) -> Stored<Json> {
+        match rows {
+            Rows::Of(no) => self.payload(*no, name),
+            Rows::Archived(bundle) => Ok(bundle.payload(name).unwrap_or_else(|| "null".into())),
+        }
+    }
+
     pub(super) fn payload(&mut self, no: RunNo, name: &PayloadName) -> Stored<Json> {
         match self.store.load(no, &[Need::Payload(name.clone())])?.pop() {
             Some(Found::Payload(_, json)) => Ok(json),
             _ => Ok("null".into()),
         }
     }
+}
+
+/// Where the rows of a run are that is made anew: in their tables, or in the archive.
+enum Rows {
+    Of(RunNo),
+    Archived(Box<Bundle>),
 }
 
 /// `run_` and something that can stand in a URL and in a task's id.

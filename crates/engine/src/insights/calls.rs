@@ -37,15 +37,13 @@ impl Calls {
         version: u32,
     ) -> Stored<Arc<Handlers>> {
         let key = (namespace.clone(), workflow.clone(), version);
-        let handlers = match self.known.take(&key) {
-            Some(known) => known,
-            None => {
-                let stored = read::definition(db, namespace, workflow, Some(version))?;
-                // A document that cannot be read is the doctor's business; counting goes on without its handlers.
-                let parsed = stored.and_then(|stored| Definition::parse(&stored.document).ok());
-                Arc::new(parsed.map(|parsed| Handlers::of(&parsed.definition)).unwrap_or_default())
-            }
-        };
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        let stored = read::definition(db, namespace, workflow, Some(version))?;
+        // A document that cannot be read is the doctor's business; counting goes on without its handlers.
+        let parsed = stored.and_then(|stored| Definition::parse(&stored.document).ok());
+        let handlers = Arc::new(parsed.map(|parsed| Handlers::of(&parsed.definition)).unwrap_or_default());
         self.known.put(key, handlers.clone(), 1 + handlers.steps.len());
         Ok(handlers)
     }

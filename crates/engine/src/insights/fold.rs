@@ -11,8 +11,9 @@ use serde::Deserialize;
 
 use super::calls::Handlers;
 use super::{Added, Calls, Measure, OTHER};
+use crate::cache::Cache;
 use crate::store::sqlite::{insights as table, log, read};
-use crate::store::{Stored, Touched};
+use crate::store::{RunNo, Stored, Touched};
 
 /// A name that is longer is no tool's.
 const LONGEST_NAME: usize = 200;
@@ -20,32 +21,73 @@ const LONGEST_NAME: usize = 200;
 /// Runs that are read in one snapshot: a longer one would keep the log of writes from being reused.
 const RUNS: usize = 1_024;
 
+/// Runs whose state is remembered from one commit to the next.
+const REMEMBERED: usize = 8_192;
+
+/// What counting remembers, so that it reads nothing twice.
+#[derive(Debug)]
+pub struct Memory {
+    calls: Calls,
+    runs: Cache<RunNo, Known>,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { calls: Calls::default(), runs: Cache::new(REMEMBERED) }
+    }
+}
+
+/// What is known of a run after one of its events.
+#[derive(Debug)]
+struct Known {
+    after: u64,
+    place: (Namespace, WorkflowId, u32),
+    stay: Option<Stay>,
+}
+
 /// Folds what was committed after a position: the new position, and what it adds. Nothing new: `None`.
-pub fn fold_after(db: &Db, calls: &mut Calls, position: i64, commits: usize) -> Stored<Option<(i64, Added)>> {
+pub fn fold_after(db: &Db, memory: &mut Memory, position: i64, commits: usize) -> Stored<Option<(i64, Added)>> {
     let Some(mut page) = read::commits_after(db, position, commits)? else {
         // So old that it is not kept: counting goes on from what is.
         return Ok(Some((read::position(db)?, Added::default())));
     };
     let mut runs = 0;
-    let mut fits = |(_, touched): &(i64, Vec<Touched>)| {
+    let mut fits = |(_, touched): &read::Commit| {
         runs += touched.len();
         runs <= RUNS || runs == touched.len()
     };
     page.truncate(page.iter().take_while(|commit| fits(commit)).count());
-    let Some(last) = page.last().map(|(batch, _)| *batch) else { return Ok(None) };
+    let Some(last) = page.last().map(|(position, _)| position.batch) else { return Ok(None) };
     let mut added = Added::default();
     for one in page.iter().flat_map(|(_, touched)| touched) {
-        let Some((namespace, workflow, version)) = table::place_of(db, one.no)? else { continue };
-        let handlers = calls.of(db, &namespace, &workflow, version)?;
-        let count = usize::try_from(one.to_seq + 1 - one.from_seq).unwrap_or(usize::MAX);
-        let events = read::events(db, one.no, one.from_seq - 1, count)?;
-        let mut counter = Counter { namespace, workflow, handlers: &handlers, added: &mut added };
-        counter.fold(&events, |seq| log::entered_before(db, one.no, seq))?;
+        fold_run(db, memory, one, &mut added)?;
     }
     Ok(Some((last, added)))
 }
 
+fn fold_run(db: &Db, memory: &mut Memory, touched: &Touched, added: &mut Added) -> Stored {
+    // A page that could not be counted is folded again: what is remembered may be ahead of it.
+    let known = memory.runs.take(&touched.no).filter(|known| known.after + 1 == touched.from_seq);
+    let (place, stay) = match known {
+        Some(known) => (known.place, known.stay),
+        None => match table::place_of(db, touched.no)? {
+            Some(place) => (place, None),
+            None => return Ok(()),
+        },
+    };
+    let handlers = memory.calls.of(db, &place.0, &place.1, place.2)?;
+    let count = usize::try_from(touched.to_seq + 1 - touched.from_seq).unwrap_or(usize::MAX);
+    let events = log::unhashed(db, touched.no, touched.from_seq - 1, count)?;
+    let mut counter = Counter { namespace: place.0.clone(), workflow: place.1.clone(), handlers: &handlers, added };
+    let stay = counter.fold(&events, stay, |seq| log::entered_before(db, touched.no, seq))?;
+    if !events.iter().rev().find_map(|event| event.to_state).is_some_and(RunState::is_terminal) {
+        memory.runs.put(touched.no, Known { after: touched.to_seq, place, stay }, 1);
+    }
+    Ok(())
+}
+
 /// A state that a run is in: since when, and because of which tool.
+#[derive(Debug)]
 struct Stay {
     since: Timestamp,
     tool: Option<String>,
@@ -60,9 +102,14 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// Folds events that follow each other; `before` finds the one with which the state before an event was entered.
-    fn fold(&mut self, events: &[Record], before: impl Fn(u64) -> Stored<Option<Record>>) -> Stored {
-        let mut stay: Option<Stay> = None;
+    /// Folds events that follow each other, from the state before them, if it is known, to that after them; `before` finds
+    /// the event with which the state before another was entered.
+    fn fold(
+        &mut self,
+        events: &[Record],
+        mut stay: Option<Stay>,
+        before: impl Fn(u64) -> Stored<Option<Record>>,
+    ) -> Stored<Option<Stay>> {
         for event in events {
             self.fold_step(event);
             let Some(to) = event.to_state else { continue };
@@ -82,7 +129,7 @@ impl Counter<'_> {
             self.count_everywhere(entered.tool.as_deref(), "entered", to.as_str());
             stay = Some(entered);
         }
-        Ok(())
+        Ok(stay)
     }
 
     /// What happened to a step, or to its task.
@@ -201,8 +248,9 @@ mod tests {
             let (namespace, workflow) = (Namespace::from("default"), WorkflowId::from("w"));
             let mut counter = Counter { namespace, workflow, handlers: &handlers, added: &mut added };
             let before = |seq| Ok(log.iter().rfind(|one| one.seq < seq && one.to_state.is_some()).cloned());
-            counter.fold(commit, before).expect("a fold");
+            counter.fold(commit, None, before).expect("a fold");
         }
+        assert_eq!(added, folded_at_once(log, &handlers), "what is remembered between commits changes nothing");
         let row = |(measure, (count, times)): (Measure, _)| Counted {
             tool: measure.tool,
             metric: measure.metric.into(),
@@ -211,6 +259,18 @@ mod tests {
             times,
         };
         Insights::of(&added.0.into_iter().map(row).collect::<Vec<_>>())
+    }
+
+    /// The same, with the state carried from each event to the next.
+    fn folded_at_once(log: &[Record], handlers: &Handlers) -> Added {
+        let (mut added, mut stay) = (Added::default(), None);
+        for event in log {
+            let (namespace, workflow) = (Namespace::from("default"), WorkflowId::from("w"));
+            let mut counter = Counter { namespace, workflow, handlers, added: &mut added };
+            let never = |_| Err(crate::store::StoreError::Failed("it is known".into()));
+            stay = counter.fold(std::slice::from_ref(event), stay, never).expect("a fold");
+        }
+        added
     }
 
     const PAY: &str = "workflow: w\nsteps:\n  - { id: pay, task: bank.pay, retry: { max_attempts: 3, first: 10s, jitter: 0 } }\n  - { id: tell, task: mail.send, after: [pay], on_failure: warn }\n";

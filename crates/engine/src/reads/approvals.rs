@@ -8,7 +8,7 @@ use abide_core::run::step::{Decision, Step};
 use abide_core::time::Timestamp;
 use serde::Serialize;
 
-use super::{Read, ReadError, Snapshot};
+use super::{Kept, Read, Snapshot};
 use crate::engine::Engine;
 use crate::request::{Key, Link};
 use crate::store::sqlite::{access, read};
@@ -109,7 +109,7 @@ impl Engine {
     pub async fn approval(&self, run_id: &RunId, path: &Path) -> Read<Option<ApprovalView>> {
         let (run_id, path) = (run_id.clone(), path.clone());
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let loaded = snapshot.find(&run_id)?.loaded;
             match loaded.run.step(path.as_str()) {
                 Some(step) => Ok(snapshot.approval(&loaded, step)?),
                 None => Ok(None),
@@ -122,8 +122,8 @@ impl Engine {
     pub async fn decisions(&self, run_id: &RunId, path: &Path) -> Read<Vec<DecisionView>> {
         let (run_id, path) = (run_id.clone(), path.clone());
         self.read(move |snapshot| {
-            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
-            let step = read::step(snapshot.db, loaded.no, &path)?;
+            let Some(kept) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
+            let step = kept.step(&path)?;
             Ok(step.map(|step| step.decisions.iter().map(DecisionView::of).collect()).unwrap_or_default())
         })
         .await
@@ -133,7 +133,7 @@ impl Engine {
     pub async fn approvals_of(&self, run_id: &RunId) -> Read<Vec<ApprovalView>> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
+            let Some(Kept { loaded, .. }) = snapshot.load(&run_id)? else { return Ok(Vec::new()) };
             let mut views = Vec::new();
             for step in loaded.run.open() {
                 views.extend(snapshot.approval(&loaded, step)?);

@@ -1,7 +1,5 @@
 //! Everything of one run in one piece: for support, and from the archive.
 
-use std::sync::Arc;
-
 use abide_core::explain::{self, Explanation, Record, Surroundings};
 use abide_core::ids::{Digest, RunId};
 use abide_core::run::event::Record as EventRecord;
@@ -12,8 +10,6 @@ use super::steps::StepView;
 use super::{Read, ReadError};
 use crate::archive::{self, Bundle};
 use crate::engine::Engine;
-use crate::store::sqlite::Readers;
-use crate::store::{RunKey, StoreError};
 
 /// Everything about a run but the bytes of its payloads.
 #[derive(Debug, Serialize)]
@@ -38,24 +34,18 @@ pub struct PayloadView {
 impl Engine {
     /// A run of the archive, with everything that was kept of it.
     pub async fn archived(&self, run_id: &RunId) -> Read<Bundle> {
-        let key = RunKey { namespace: self.namespace().clone(), run_id: run_id.clone() };
-        let readers: Arc<Readers> = self.readers().clone();
-        let reading = tokio::task::spawn_blocking(move || archive::find(&readers, &key));
-        let found = reading.await.map_err(|error| StoreError::Failed(error.to_string()))??;
-        found.ok_or_else(|| ReadError::NoRun(run_id.clone()))
+        let run_id = run_id.clone();
+        self.read(move |snapshot| {
+            let found = archive::find(snapshot.db, &snapshot.key(&run_id))?;
+            found.map(|(_, bundle)| bundle).ok_or(ReadError::NoRun(run_id))
+        })
+        .await
     }
 
     /// Everything that is stored of a run.
     pub async fn bundle(&self, run_id: &RunId) -> Read<Bundle> {
-        let wanted = run_id.clone();
-        let found = self.read(move |snapshot| {
-            let Some(loaded) = snapshot.load(&wanted)? else { return Ok(None) };
-            Ok(Bundle::of(snapshot.db, loaded.no)?)
-        });
-        match found.await? {
-            Some(bundle) => Ok(bundle),
-            None => self.archived(run_id).await,
-        }
+        let run_id = run_id.clone();
+        self.read(move |snapshot| snapshot.find(&run_id)?.bundle()?.ok_or(ReadError::NoRun(run_id))).await
     }
 
     /// One file about a run for whoever helps: record, explanation, steps, log; payloads as digests and sizes alone.

@@ -70,6 +70,36 @@ impl Filter {
             && self.updated_before.is_none_or(|at| record.updated_at < at)
     }
 
+    /// A condition that the rows of the archive cannot answer.
+    fn unknown_to_the_archive(&self) -> Option<&'static str> {
+        let Filter {
+            states: _,
+            workflow: _,
+            created_after: _,
+            labels,
+            reason,
+            failure_kind,
+            owner_id,
+            data_region,
+            parent,
+            connection,
+            step,
+            updated_before,
+        } = self;
+        let asked = [
+            ("label", !labels.is_empty()),
+            ("blocking_reason", reason.is_some()),
+            ("failure_kind", failure_kind.is_some()),
+            ("owner_id", owner_id.is_some()),
+            ("data_region", data_region.is_some()),
+            ("parent", parent.is_some()),
+            ("connection", connection.is_some()),
+            ("step", step.is_some()),
+            ("updated_before", updated_before.is_some()),
+        ];
+        asked.into_iter().find(|(_, asked)| *asked).map(|(name, _)| name)
+    }
+
     pub fn in_states(states: impl IntoIterator<Item = RunState>) -> Filter {
         Filter { states: states.into_iter().collect(), ..Filter::default() }
     }
@@ -83,8 +113,8 @@ impl Snapshot<'_> {
         let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor_of(*no));
         let mut runs = Vec::with_capacity(found.len());
         for (_, run_id) in &found {
-            if let Some(loaded) = self.load(run_id)? {
-                runs.push(self.record(&loaded)?);
+            if let Some(kept) = self.load(run_id)? {
+                runs.push(self.record(&kept.loaded)?);
             }
         }
         Ok(Page { runs, next_cursor, as_of: read::position(self.db)? })
@@ -104,10 +134,13 @@ impl Engine {
         self.read(move |snapshot| Ok(snapshot.page(&filter, before, limit)?)).await
     }
 
-    /// A page of the archive, newest first. Of the filters, those count that the archive's rows have: state and workflow.
+    /// A page of the archive, newest first. It is searched by what its rows say: state, workflow and time of creation.
     pub async fn list_archived(&self, filter: Filter, cursor: Option<&str>, limit: usize) -> Read<Page> {
         if limit == 0 || limit > PAGE {
             return Err(ReadError::BadLimit);
+        }
+        if let Some(name) = filter.unknown_to_the_archive() {
+            return Err(ReadError::NotInArchive(name));
         }
         let before = match cursor {
             Some(text) => parse_cursor(text).ok_or(ReadError::BadCursor)?,

@@ -8,7 +8,7 @@ use abide_core::ids::RunId;
 use abide_core::run::event::Record as EventRecord;
 use abide_core::run::step::{Step, Wait};
 
-use super::{Read, ReadError, Snapshot};
+use super::{Kept, Read, Snapshot};
 use crate::engine::Engine;
 use crate::store::sqlite::read;
 use crate::store::{Loaded, StoreError, Stored};
@@ -77,7 +77,7 @@ impl Snapshot<'_> {
     }
 
     pub(super) fn child(&self, run_id: &RunId, depth: u32) -> Stored<Option<ChildFacts>> {
-        let Some(loaded) = self.load(run_id)? else { return Ok(None) };
+        let Some(Kept { loaded, .. }) = self.load(run_id)? else { return Ok(None) };
         let definition = self.definition(&loaded.run)?;
         let around = self.surroundings(&loaded, depth)?;
         let explained = explain::explain(&loaded.run, &definition, &around, self.now);
@@ -85,7 +85,7 @@ impl Snapshot<'_> {
     }
 
     pub(super) fn parent(&self, run_id: &RunId) -> Stored<Option<ParentFacts>> {
-        let Some(loaded) = self.load(run_id)? else { return Ok(None) };
+        let Some(Kept { loaded, .. }) = self.load(run_id)? else { return Ok(None) };
         let definition = self.definition(&loaded.run)?;
         let around = Surroundings { serving_since: self.serving_since, ..Surroundings::default() };
         let summary = explain::summary(&loaded.run, &definition, &around, self.now);
@@ -94,49 +94,25 @@ impl Snapshot<'_> {
 }
 
 impl Engine {
-    /// The record of a run; also of one in the archive.
+    /// The record of a run; also of one in the archive, like everything that is read by a run's id.
     pub async fn run(&self, run_id: &RunId) -> Read<Record> {
         let run_id = run_id.clone();
-        let found = {
-            let run_id = run_id.clone();
-            self.read(move |snapshot| match snapshot.load(&run_id)? {
-                Some(loaded) => Ok(Some(snapshot.record(&loaded)?)),
-                None => Ok(None),
-            })
-        };
-        match found.await? {
-            Some(record) => Ok(record),
-            None => {
-                let (bundle, engine) = (self.archived(&run_id).await?, self.clone());
-                let now = self.clock().now();
-                engine
-                    .read(move |snapshot| {
-                        let run = bundle.run();
-                        let definition = snapshot.definition(&run)?;
-                        Ok(explain::record(&run, &definition, &Surroundings::default(), now))
-                    })
-                    .await
-            }
-        }
+        self.read(move |snapshot| Ok(snapshot.record(&snapshot.find(&run_id)?.loaded)?)).await
     }
 
     pub async fn status(&self, run_id: &RunId) -> Read<Status> {
         let run_id = run_id.clone();
-        self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            Ok(explain::status(&loaded.run))
-        })
-        .await
+        self.read(move |snapshot| Ok(explain::status(&snapshot.find(&run_id)?.loaded.run))).await
     }
 
     /// The record as it was at any past instant, from the log.
     pub async fn run_at(&self, run_id: &RunId, at: At) -> Read<Record> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let head = &loaded.run.head;
-            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let head = &kept.loaded.run.head;
+            let log = kept.log()?;
             Ok(explain::record_at(&head.run_id, &head.namespace, &log, &definition, &Surroundings::default(), at)?)
         })
         .await
@@ -146,10 +122,10 @@ impl Engine {
     pub async fn events(&self, run_id: &RunId, after: u64, limit: usize) -> Read<Vec<EventRecord>> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let mut events = read::events(snapshot.db, loaded.no, after, limit)?;
+            let kept = snapshot.find(&run_id)?;
+            let mut events = kept.events(after, limit)?;
             for event in &mut events {
-                event.evidence = explain::evidence_of(&loaded.run.head, event);
+                event.evidence = explain::evidence_of(&kept.loaded.run.head, event);
             }
             Ok(events)
         })
@@ -160,10 +136,10 @@ impl Engine {
     pub async fn explain(&self, run_id: &RunId) -> Read<Explanation> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let around = snapshot.surroundings(&loaded, DEPTH)?;
-            Ok(explain::explain(&loaded.run, &definition, &around, snapshot.now))
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let around = snapshot.surroundings(&kept.loaded, DEPTH)?;
+            Ok(explain::explain(&kept.loaded.run, &definition, &around, snapshot.now))
         })
         .await
     }
@@ -172,10 +148,10 @@ impl Engine {
     pub async fn explain_at(&self, run_id: &RunId, at: At) -> Read<Explanation> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let head = &loaded.run.head;
-            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let head = &kept.loaded.run.head;
+            let log = kept.log()?;
             let around = Surroundings::default();
             Ok(explain::explain_at(&head.run_id, &head.namespace, &log, &definition, &around, at)?)
         })
@@ -186,11 +162,11 @@ impl Engine {
     pub async fn handoff(&self, run_id: &RunId) -> Read<Handoff> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let around = snapshot.surroundings(&loaded, DEPTH)?;
-            let steps: Vec<Step> = read::steps(snapshot.db, loaded.no)?.iter().map(|step| (**step).clone()).collect();
-            Ok(explain::handoff(&loaded.run, &steps, &definition, &around, snapshot.now))
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let around = snapshot.surroundings(&kept.loaded, DEPTH)?;
+            let steps: Vec<Step> = kept.steps()?.iter().map(|step| (**step).clone()).collect();
+            Ok(explain::handoff(&kept.loaded.run, &steps, &definition, &around, snapshot.now))
         })
         .await
     }

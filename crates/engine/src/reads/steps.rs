@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::{Read, ReadError};
 use crate::engine::Engine;
-use crate::store::sqlite::read;
 
 /// One step as people see it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -80,17 +79,17 @@ impl Engine {
     pub async fn steps_page(&self, run_id: &RunId, from: usize, limit: usize, shown: Option<u64>) -> Read<StepsPage> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let mut outlines = read::outlines(snapshot.db, loaded.no)?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let mut outlines = kept.outlines()?;
             outlines.sort_by(|one, other| (one.2, &one.0).cmp(&(other.2, &other.0)));
             let mut steps = Vec::new();
             for (path, ..) in outlines.iter().skip(from).take(limit) {
-                let Some(step) = read::step(snapshot.db, loaded.no, path)? else { continue };
+                let Some(step) = kept.step(path)? else { continue };
                 let view = StepView::of(&step, &definition);
                 let small = view.output.as_ref().filter(|output| shown.is_some_and(|most| output.size <= most));
                 let output = match small {
-                    Some(output) => read::payload(snapshot.db, loaded.no, &output.name)?,
+                    Some(output) => kept.payload(&output.name)?,
                     None => None,
                 };
                 steps.push((view, output));
@@ -104,10 +103,10 @@ impl Engine {
     pub async fn timeline(&self, run_id: &RunId) -> Read<explain::Timeline> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
-            let outlines = read::outlines(snapshot.db, loaded.no)?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let log = kept.log()?;
+            let outlines = kept.outlines()?;
             let states = outlines.into_iter().map(|(path, state, _)| (path, state)).collect();
             Ok(explain::timeline(&log, &states, &definition, snapshot.now))
         })
@@ -117,9 +116,9 @@ impl Engine {
     pub async fn steps(&self, run_id: &RunId) -> Read<Vec<StepView>> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let mut steps = read::steps(snapshot.db, loaded.no)?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let mut steps = kept.steps()?;
             steps.sort_by(|one, other| (one.started_at, &one.path).cmp(&(other.started_at, &other.path)));
             Ok(steps.iter().map(|step| StepView::of(step, &definition)).collect())
         })
@@ -130,9 +129,9 @@ impl Engine {
     pub async fn step(&self, run_id: &RunId, path: &Path) -> Read<StepView> {
         let (run_id, path) = (run_id.clone(), path.clone());
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let found = read::step(snapshot.db, loaded.no, &path)?.ok_or(ReadError::NoStep(run_id, path))?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let found = kept.step(&path)?.ok_or(ReadError::NoStep(run_id, path))?;
             Ok(StepView::of(&found, &definition))
         })
         .await
@@ -142,8 +141,8 @@ impl Engine {
     pub async fn is_worked_on_by(&self, run_id: &RunId, name: &str) -> Read<bool> {
         let (run_id, prefix) = (run_id.clone(), format!("{name}/"));
         self.read(move |snapshot| {
-            let Some(loaded) = snapshot.load(&run_id)? else { return Ok(false) };
-            let mut leases = loaded.run.open().filter_map(Step::lease);
+            let Some(kept) = snapshot.load(&run_id)? else { return Ok(false) };
+            let mut leases = kept.loaded.run.open().filter_map(Step::lease);
             Ok(leases.any(|lease| lease.owner.as_str().starts_with(&prefix)))
         })
         .await
@@ -153,13 +152,13 @@ impl Engine {
     pub async fn shown_step_input(&self, run_id: &RunId, path: &Path, most: u64) -> Read<Option<Json>> {
         let (run_id, path) = (run_id.clone(), path.clone());
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let step = read::step(snapshot.db, loaded.no, &path)?.ok_or(ReadError::NoStep(run_id, path))?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let step = kept.step(&path)?.ok_or(ReadError::NoStep(run_id, path))?;
             let issued = step.input.as_ref().or(step.task.as_ref().map(|task| &task.input));
             let Some(input) = issued.filter(|input| input.size <= most) else { return Ok(None) };
             let hidden = step.place.index.map(|index| definition.sensitive_inputs(index)).unwrap_or_default();
-            let bytes = read::payload(snapshot.db, loaded.no, &input.name)?;
+            let bytes = kept.payload(&input.name)?;
             Ok(bytes.map(|bytes| redact(&bytes, &hidden).into()))
         })
         .await
@@ -169,9 +168,9 @@ impl Engine {
     pub async fn shown_input(&self, run_id: &RunId) -> Read<Option<Json>> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
-            let input = read::payload(snapshot.db, loaded.no, &PayloadName::input())?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
+            let input = kept.payload(&PayloadName::input())?;
             Ok(input.map(|input| redact(&input, &definition.sensitive).into()))
         })
         .await
@@ -180,10 +179,6 @@ impl Engine {
     /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.
     pub async fn payload(&self, run_id: &RunId, name: &str) -> Read<Option<Json>> {
         let (run_id, name) = (run_id.clone(), PayloadName::from(name));
-        self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            Ok(read::payload(snapshot.db, loaded.no, &name)?)
-        })
-        .await
+        self.read(move |snapshot| Ok(snapshot.find(&run_id)?.payload(&name)?)).await
     }
 }

@@ -40,8 +40,8 @@ impl Engine {
     /// What a rerun would do; nothing is changed.
     pub async fn plan_rerun(&self, rerun: Rerun) -> Read<RerunPlan> {
         self.read(move |snapshot| {
-            let run_id = rerun.run_id.clone();
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
+            let kept = snapshot.find(&rerun.run_id)?;
+            let loaded = &kept.loaded;
             let started = &loaded.run.head.started;
             let version = match rerun.version {
                 RerunVersion::Same => Some(started.workflow_version),
@@ -52,7 +52,7 @@ impl Engine {
             let version = stored.ok_or_else(|| ReadError::NoWorkflow(started.workflow_id.clone()))?.version;
             let target = snapshot.documents.get(snapshot.db, snapshot.namespace, &started.workflow_id, version)?;
             let own = snapshot.definition(&loaded.run)?;
-            let steps: Vec<Step> = read::steps(snapshot.db, loaded.no)?.iter().map(|step| (**step).clone()).collect();
+            let steps: Vec<Step> = kept.steps()?.iter().map(|step| (**step).clone()).collect();
             let source = Source { head: &loaded.run.head, steps: &steps, definition: &own };
             let planned = plan_rerun(source, &target, rerun.from_step.as_deref(), rerun.input.is_some());
             planned.map(|(plan, _)| plan).map_err(|why| ReadError::Refused(why, loaded.run.head.state))
@@ -112,15 +112,14 @@ impl Engine {
     pub async fn graph(&self, run_id: &RunId, at: Option<At>) -> Read<(Arc<Definition>, Vec<StepView>)> {
         let run_id = run_id.clone();
         self.read(move |snapshot| {
-            let loaded = snapshot.load(&run_id)?.ok_or(ReadError::NoRun(run_id))?;
-            let definition = snapshot.definition(&loaded.run)?;
+            let kept = snapshot.find(&run_id)?;
+            let definition = snapshot.definition(&kept.loaded.run)?;
             let view = |step: &Arc<Step>| StepView::of(step, &definition);
             let steps: Vec<StepView> = match at {
-                None => read::steps(snapshot.db, loaded.no)?.iter().map(view).collect(),
+                None => kept.steps()?.iter().map(view).collect(),
                 Some(at) => {
-                    let head = &loaded.run.head;
-                    let log = read::events(snapshot.db, loaded.no, 0, usize::MAX)?;
-                    let (then, _) = explain::run_at(&head.run_id, &head.namespace, &log, at)?;
+                    let head = &kept.loaded.run.head;
+                    let (then, _) = explain::run_at(&head.run_id, &head.namespace, &kept.log()?, at)?;
                     then.steps.values().flatten().map(view).collect()
                 }
             };

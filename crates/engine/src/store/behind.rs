@@ -1,22 +1,24 @@
 //! Writing behind the lane: while one thread makes a batch durable, the lane decides the next. The store sees the same
-//! calls in the same order as it would without this; only who reads has to wait for what was written before.
+//! calls in the same order as it would without this; only who reads has to wait for what was written before, unless it is
+//! certain that nothing of it is on its way.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use abide_core::contract::RunState;
 use abide_core::ids::{Digest, Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
 
 use super::{
-    Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
-    Touched, Wanted, Writes,
+    Beside, Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored,
+    StoredDefinition, Touched, Wanted, Writes,
 };
+use crate::archive::Bundle;
 use crate::request::Link;
+use crate::testing::{Bug, is_planted};
 
 /// Why a batch was not made durable.
 #[derive(Debug)]
@@ -42,6 +44,28 @@ pub struct Behind<S: Store> {
     thread: Option<JoinHandle<()>>,
     /// What is written and committed is left to the thread, also when it has nothing else to do.
     leaves: bool,
+    /// Sees what is committed while the store itself is away.
+    beside: Arc<dyn Beside>,
+    /// What it cannot see: of the open transaction, and of those that are being committed (or have just been).
+    open: Hidden,
+    last: Hidden,
+}
+
+/// What a transaction changes of that which is read beside it.
+#[derive(Debug, Default)]
+struct Hidden {
+    runs: HashSet<RunNo>,
+    kept: HashSet<(Namespace, String)>,
+}
+
+impl Hidden {
+    fn add(&mut self, writes: &Writes) {
+        self.runs.extend(writes.runs.iter().map(|write| write.no));
+        self.runs.extend(writes.late.iter().map(|late| late.no));
+        self.runs.extend(writes.postponed.iter().map(|(no, _)| *no));
+        self.runs.extend(writes.archived.iter().map(|archived| archived.no));
+        self.kept.extend(writes.kept.iter().map(|(namespace, key, _)| (namespace.clone(), key.clone())));
+    }
 }
 
 #[derive(Debug)]
@@ -121,6 +145,7 @@ fn perform(store: &mut impl Store, failed: &mut Option<StoreError>, job: Job) {
 impl<S: Store> Behind<S> {
     /// Does what it is told when somebody waits for it.
     pub fn lazy(store: S) -> Behind<S> {
+        let beside = store.beside();
         let state = State {
             store: Some(store),
             jobs: VecDeque::new(),
@@ -134,6 +159,9 @@ impl<S: Store> Behind<S> {
             shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
             thread: None,
             leaves: false,
+            beside,
+            open: Hidden::default(),
+            last: Hidden::default(),
         }
     }
 
@@ -165,6 +193,30 @@ impl<S: Store> Behind<S> {
         }
     }
 
+    /// What is committed, for whom the store itself would have to be waited for. What cannot be read so is asked of the store,
+    /// which says why.
+    fn aside<T>(&self, read: impl FnOnce(&dyn Beside) -> Stored<T>) -> Option<T> {
+        let is_away = {
+            let state = self.shared.lock();
+            !state.is_quiet() && state.failed.is_none() && !state.panicked
+        };
+        is_away.then(|| read(&*self.beside).ok()).flatten()
+    }
+
+    /// The open transaction is being committed: what it changes is hidden until it is done.
+    fn hide_open(&mut self) {
+        let open = std::mem::take(&mut self.open);
+        if !self.is_writing() {
+            self.last = Hidden::default();
+        }
+        self.last.runs.extend(open.runs);
+        self.last.kept.extend(open.kept);
+    }
+
+    fn hides(&self, no: RunNo) -> bool {
+        (self.open.runs.contains(&no) || self.last.runs.contains(&no)) && !is_planted(Bug::StaleRead)
+    }
+
     /// Waits until no commit is under way. What was written after it may still be.
     pub fn settled(&self) {
         let mut state = self.shared.lock();
@@ -194,6 +246,7 @@ impl<S: Store> Behind<S> {
     /// Makes the open transaction durable and tells `then`, perhaps only after this returned.
     pub fn commit_then(&mut self, batch: i64, now: Timestamp, touched: Vec<Touched>, then: Then) {
         let job = Job::Commit { batch, now, touched, then };
+        self.hide_open();
         if std::mem::take(&mut self.leaves) {
             return self.queue(&mut self.shared.lock(), job);
         }
@@ -273,6 +326,10 @@ fn serve<S: Store>(shared: &Shared<S>) {
 }
 
 impl<S: Store> Store for Behind<S> {
+    fn beside(&self) -> Arc<dyn Beside> {
+        self.beside.clone()
+    }
+
     fn begin(&mut self) -> Stored {
         let mut state = self.shared.lock();
         if self.is_left(&state) {
@@ -289,6 +346,7 @@ impl<S: Store> Store for Behind<S> {
 
     fn write(&mut self, mut writes: Writes) -> Stored {
         S::prepare(&mut writes)?;
+        self.open.add(&writes);
         let left = self.is_left(&self.shared.lock());
         if !left {
             return self.with(|store| store.write(writes));
@@ -298,6 +356,7 @@ impl<S: Store> Store for Behind<S> {
     }
 
     fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError> {
+        self.hide_open();
         let mut state = self.quiet();
         match &mut *state {
             State { failed: None, store: Some(store), .. } => store.commit(batch, now, touched),
@@ -310,6 +369,7 @@ impl<S: Store> Store for Behind<S> {
 
     fn rollback(&mut self) {
         self.leaves = false;
+        self.open = Hidden::default();
         let mut state = self.quiet();
         state.failed = None;
         if let Some(store) = &mut state.store {
@@ -322,26 +382,31 @@ impl<S: Store> Store for Behind<S> {
     }
 
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>> {
-        self.with(|store| store.load_run(key))
+        match self.aside(|beside| beside.load_run(key)).flatten() {
+            Some(loaded) if !self.hides(loaded.no) => Ok(Some(loaded)),
+            // Also when there is none: it may be about to begin.
+            _ => self.with(|store| store.load_run(key)),
+        }
     }
 
     fn is_archived(&mut self, key: &RunKey) -> Stored<bool> {
         self.with(|store| store.is_archived(key))
     }
 
-    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
-        self.with(|store| store.archived(key))
+    fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>> {
+        self.with(|store| store.bundle(key))
     }
 
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
-        self.with(|store| store.load(no, needs))
+        let found = if self.hides(no) { None } else { self.aside(|beside| beside.load(no, needs)) };
+        found.map_or_else(|| self.with(|store| store.load(no, needs)), Ok)
     }
 
     fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>> {
         self.with(|store| store.load_steps(no))
     }
 
-    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<(RunNo, RunKey)>> {
         self.with(|store| store.due(now, limit))
     }
 
@@ -366,7 +431,10 @@ impl<S: Store> Store for Behind<S> {
     }
 
     fn kept(&mut self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
-        self.with(|store| store.kept(namespace, key))
+        let place = (namespace.clone(), key.to_owned());
+        let hidden = self.open.kept.contains(&place) || self.last.kept.contains(&place);
+        let found = if hidden { None } else { self.aside(|beside| beside.kept(namespace, key)) };
+        found.map_or_else(|| self.with(|store| store.kept(namespace, key)), Ok)
     }
 
     fn definition(
@@ -426,10 +494,11 @@ mod tests {
 
     fn commit(behind: &mut Behind<Sqlite>, batch: i64, key: &str) -> Receiver<Result<(), Failed>> {
         let (tell, hear) = channel();
+        // Before it begins, as the lane does: a thread that is done with the batch before would leave the writing to us.
+        behind.leave(true);
         behind.begin().expect("begun");
         behind.write(keep(key)).expect("written");
         let then = Box::new(move |done| drop(tell.send(done)));
-        behind.leave(true);
         behind.commit_then(batch, Timestamp::default(), Vec::new(), then);
         hear
     }
@@ -447,10 +516,20 @@ mod tests {
     fn who_reads_sees_everything_that_was_written_before() {
         both("reads", |mut behind| {
             let heard: Vec<_> = (1..=50).map(|n| commit(&mut behind, n, &format!("key-{n}"))).collect();
-            assert!(has(&mut behind, "key-50"));
+            assert!(has(&mut behind, "key-25") && has(&mut behind, "key-50"));
             assert!(heard.iter().all(|heard| matches!(heard.try_recv(), Ok(Ok(())))));
             assert_eq!(behind.last_numbers().expect("numbers").0, 50);
         });
+    }
+
+    #[test]
+    fn who_reads_something_else_does_not_wait() {
+        let mut behind = Behind::lazy(store("beside"));
+        let heard = commit(&mut behind, 1, "a");
+        assert!(!has(&mut behind, "b"));
+        assert!(heard.try_recv().is_err(), "nothing was done for it");
+        assert!(has(&mut behind, "a"), "this one is on its way");
+        assert!(matches!(heard.try_recv(), Ok(Ok(()))));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, LateAnswer, Need, Started, Working};
 use abide_core::time::Timestamp;
 
+use crate::archive::Bundle;
 use crate::message::Message;
 use crate::request::{Access, Link};
 
@@ -116,13 +117,22 @@ pub struct Writes {
     pub heard: Vec<Heard>,
     /// Runs that leave for the archive.
     pub archived: Vec<ArchiveWrite>,
-    /// Idempotency keys, and rows of commits, that are older than this are forgotten.
-    pub pruned: Option<(Timestamp, Timestamp)>,
+    /// What is older than this is forgotten.
+    pub forgotten: Option<Before>,
     /// What the commits up to a position add to the numbers.
     pub counted: Option<(i64, crate::insights::Added)>,
     /// Who may come in.
     pub access: Vec<(Access, Timestamp)>,
     pub links_used: Vec<(Digest, Timestamp)>,
+}
+
+/// The age from which on nobody asks for a thing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Of idempotency keys.
+    pub keys: Timestamp,
+    /// Of rows of commits, and of workers that have not been heard of.
+    pub commits: Timestamp,
 }
 
 /// A run, packed.
@@ -159,7 +169,7 @@ impl Writes {
             && self.postponed.is_empty()
             && self.heard.is_empty()
             && self.archived.is_empty()
-            && self.pruned.is_none()
+            && self.forgotten.is_none()
             && self.counted.is_none()
             && self.access.is_empty()
             && self.links_used.is_empty()
@@ -186,7 +196,7 @@ pub struct RunWrite {
     pub wake_at: Option<Timestamp>,
     pub moves: Moves,
     pub records: Vec<Record>,
-    /// The records as the store keeps them, if that was worked out before.
+    /// The records as the store keeps them, if that was worked out before; then they are gone.
     pub log: Option<String>,
     pub steps: Vec<StepWrite>,
     pub payloads: Vec<(PayloadName, Json)>,
@@ -247,8 +257,12 @@ pub enum StoreError {
     Busy(String),
     #[error("a run was changed by somebody else")]
     Conflict,
+    /// What a row says; another row may be fine.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),
+    /// The file itself, which is no matter of one row.
+    #[error("the file of the store is damaged: {0}")]
+    Damaged(String),
     #[error("{0}")]
     Failed(String),
 }
@@ -266,8 +280,16 @@ pub enum CommitError {
 
 pub type Stored<T = ()> = Result<T, StoreError>;
 
+/// Reads what is committed, also while a batch is being written.
+pub trait Beside: Send + Sync + std::fmt::Debug {
+    fn load_run(&self, key: &RunKey) -> Stored<Option<Loaded>>;
+    fn load(&self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>>;
+    fn kept(&self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>>;
+}
+
 /// One writer. Between `begin` and `commit` everything is one transaction.
 pub trait Store: Send {
+    fn beside(&self) -> Arc<dyn Beside>;
     fn begin(&mut self) -> Stored;
     /// Works out what can be without the database, before its turn.
     fn prepare(writes: &mut Writes) -> Stored;
@@ -280,13 +302,18 @@ pub trait Store: Send {
     fn last_numbers(&mut self) -> Stored<(i64, RunNo)>;
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>>;
     fn is_archived(&mut self, key: &RunKey) -> Stored<bool>;
+    /// A run of the archive, unpacked.
+    fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>>;
     /// How a run of the archive ended, and its version.
-    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>>;
+    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
+        let head = self.bundle(key)?.map(|bundle| bundle.head);
+        Ok(head.and_then(|head| Some((head.state?, head.seq))))
+    }
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>>;
     /// All rows of a run.
     fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>>;
     /// Runs whose `wake_at` has come, the most overdue first.
-    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>>;
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<(RunNo, RunKey)>>;
     fn next_wake(&mut self) -> Stored<Option<Timestamp>>;
     /// By priority, then by age.
     fn ready(&mut self, namespace: &Namespace, wanted: &Wanted, limit: usize) -> Stored<Vec<Candidate>>;

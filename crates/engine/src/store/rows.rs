@@ -5,7 +5,7 @@ use abide_core::contract::{FailureKind, ReasonType, RunState};
 use abide_core::ids::{Digest, Handler, Path, Queue};
 use abide_core::run::event::Carries;
 use abide_core::run::step::{ApprovalWait, Block, Connection, Step, TaskKind, Wait};
-use abide_core::run::{Started, Working, project};
+use abide_core::run::{Columns, Head, Started, Working, project};
 use abide_core::time::Timestamp;
 
 use super::{StoreError, Stored};
@@ -39,6 +39,15 @@ pub fn json(value: &(impl serde::Serialize + ?Sized)) -> Stored<String> {
     let mut text = Vec::with_capacity(USUAL_ROW);
     serde_json::to_writer(&mut text, value).map_err(|error| failed(&error))?;
     String::from_utf8(text).map_err(|error| failed(&error))
+}
+
+/// A head as text, without what its columns say.
+pub fn head(head: &mut Head) -> Stored<String> {
+    let mut columns = Columns::default();
+    head.swap_columns(&mut columns);
+    let text = json(head);
+    head.swap_columns(&mut columns);
+    text
 }
 
 /// Reads off a run (whose open rows are loaded) what its row shows.
@@ -86,6 +95,11 @@ pub fn connection(step: &Step) -> Option<&Connection> {
         Block { wait: Wait::Auth { connection, .. }, .. } => Some(connection),
         _ => None,
     }
+}
+
+/// Since when a step waits for its connection: whatever reconnects it later releases the step.
+pub fn waits_since(step: &Step) -> Option<(&Connection, Timestamp)> {
+    Some((connection(step)?, step.block.as_ref()?.since))
 }
 
 /// The decision that a step waits for.

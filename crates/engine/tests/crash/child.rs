@@ -1,7 +1,8 @@
 //! What a child process does: it opens an engine, works as hard as it can, and says what was acknowledged.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,8 +12,9 @@ use abide_core::ids::RunId;
 use abide_core::run::command::{Actor, Ask, Command};
 use abide_core::time::Span;
 use abide_engine::archive::Retention;
+use abide_engine::push::{Push, PushOptions};
 use abide_engine::request::{Claim, ToRun};
-use abide_engine::{Engine, Options, What};
+use abide_engine::{Engine, Error, Filter, Options, What};
 
 use crate::work::{self, Held};
 use crate::{Dice, runtime};
@@ -36,6 +38,8 @@ pub fn play(role: &str) {
         "start" => runtime().block_on(start_runs(data)),
         "successor" => runtime().block_on(succeed(data)),
         "open" => runtime().block_on(only_open(data)),
+        "push" => runtime().block_on(push(data)),
+        "worker" => worker(),
         other => panic!("nobody plays {other}"),
     }
 }
@@ -84,6 +88,9 @@ async fn start_runs(data: PathBuf) {
             engine.shutdown().await;
         });
     }
+    if setting("ABIDE_CRASH_HOARD").is_some() {
+        std::thread::spawn(hoard);
+    }
     if let Some(seconds) = number("ABIDE_CRASH_HOLD") {
         let engine = engine.clone();
         tokio::spawn(async move { hold(&engine, seconds as u64).await });
@@ -121,6 +128,57 @@ async fn start_runs(data: PathBuf) {
     }
     engine.shutdown().await;
     say("end");
+}
+
+/// Takes ever more memory, until the system has enough of it.
+fn hoard() {
+    let mut hoarded = Vec::new();
+    loop {
+        hoarded.push(vec![1_u8; 1 << 20]);
+        std::hint::black_box(&hoarded);
+        std::thread::sleep(Duration::from_millis(4));
+    }
+}
+
+/// Sends what `http` steps ask for, and says how each run ended.
+async fn push(data: PathBuf) {
+    let engine = Engine::open(&data).expect("an engine");
+    let allow = vec![setting("ABIDE_CRASH_TARGET").expect("a target")];
+    let options = PushOptions { allow, lease: Span::from_millis(600), ..PushOptions::default() };
+    let push = Push::new(engine.clone(), options).expect("options");
+    tokio::spawn(push.run());
+    say("open");
+    loop {
+        for run in engine.list(Filter::terminal(), None, 100).await.expect("a list").runs {
+            say(&format!("ended {} {}", run.run_id, run.state.as_str()));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A worker that is a process of its own: it asks over a socket, one line for each question. It claims a task, sends
+/// heartbeats for a while, completes it, and says what it heard.
+fn worker() {
+    let stream = TcpStream::connect(setting("ABIDE_CRASH_BRIDGE").expect("a bridge")).expect("a connection");
+    let mut answers = BufReader::new(stream.try_clone().expect("a second handle")).lines();
+    let name = setting("ABIDE_CRASH_WORKER").expect("a name");
+    let mut ask = move |what: &str| {
+        writeln!(&stream, "{what} {name}").expect("the bridge stands");
+        answers.next().expect("an answer").expect("text")
+    };
+    let epoch = loop {
+        match ask("claim").as_str() {
+            "none" => std::thread::sleep(Duration::from_millis(10)),
+            epoch => break epoch.to_owned(),
+        }
+    };
+    say(&format!("has {epoch}"));
+    let beats = setting("ABIDE_CRASH_BEATS").and_then(|beats| beats.parse().ok()).unwrap_or(0);
+    for _ in 0..beats {
+        std::thread::sleep(Duration::from_millis(100));
+        say(&format!("beat {}", ask("beat")));
+    }
+    say(&format!("complete {}", ask("complete")));
 }
 
 /// Holds one lease of three seconds for so long, with a heartbeat every second, and completes it.
@@ -229,7 +287,21 @@ async fn load(data: PathBuf) {
         let load = load.clone();
         tokio::spawn(async move { load.back_up(data).await });
     }
-    load.archive().await;
+    let Some(after) = setting("ABIDE_CRASH_STOP_AFTER_MS").and_then(|after| after.parse().ok()) else {
+        return load.archive().await;
+    };
+    let archiving = load.clone();
+    tokio::spawn(async move { archiving.archive().await });
+    tokio::time::sleep(Duration::from_millis(after)).await;
+    load.engine.shutdown().await;
+    // Whoever was answered gets the time to say so.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    say("end");
+}
+
+/// The engine lets nobody in any more: nothing was done, and somebody else is asked later.
+fn is_stopping(error: &Error) -> bool {
+    error.code() == "shutting-down"
 }
 
 impl Load {
@@ -245,6 +317,7 @@ impl Load {
                         self.runs.lock().expect("a lock").insert((of.into(), told.run_id));
                     }
                 }
+                Err(error) if is_stopping(&error) => return say(&format!("refused start {key}")),
                 Err(error) => say(&format!("odd start {key} {}", error.code())),
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -275,6 +348,7 @@ impl Load {
                     tokio::spawn(async move { load.end(held, false).await });
                 }
             }
+            Err(error) if is_stopping(&error) => std::future::pending().await,
             Err(error) => say(&format!("odd claim {id} {}", error.code())),
         }
     }
@@ -288,6 +362,7 @@ impl Load {
         if held.epoch.0.is_multiple_of(4) && !again {
             match held.beat(&self.engine).await {
                 Ok(_) => say("ack beat"),
+                Err(error) if is_stopping(&error) => return say(&format!("refused beat {}", held.line())),
                 Err(error) => say(&format!("late beat {} {}", error.code(), held.line())),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -299,6 +374,7 @@ impl Load {
             Err(error) if again && error.code() == "run-terminal" => {
                 say(&format!("ack report {} {verb} {}", u64::MAX, held.line()));
             }
+            Err(error) if is_stopping(&error) => say(&format!("refused report {}", held.line())),
             Err(error) => say(&format!("late report {} {}", error.code(), held.line())),
         }
     }
@@ -323,6 +399,7 @@ impl Load {
                 };
                 match asked {
                     Ok(told) => say(&format!("ack {verb} {run} {}", told.seq)),
+                    Err(error) if is_stopping(&error) => return,
                     // It was said before, by a child that died before it could tell; the run has gone on since.
                     Err(error) => say(&format!("late {verb} {} {run}", error.code())),
                 }
@@ -342,6 +419,7 @@ impl Load {
             tokio::time::sleep(Duration::from_millis(40)).await;
             match self.engine.reconnected("drive", "ana").await {
                 Ok(released) => say(&format!("ack reconnected {released}")),
+                Err(error) if is_stopping(&error) => return,
                 Err(error) => say(&format!("odd reconnect - {}", error.code())),
             }
         }
@@ -351,6 +429,7 @@ impl Load {
         loop {
             match self.engine.archive().await {
                 Ok(moved) => say(&format!("ack archived {moved}")),
+                Err(error) if is_stopping(&error) => return,
                 Err(error) => say(&format!("odd archive - {}", error.code())),
             }
             tokio::time::sleep(Duration::from_millis(25)).await;

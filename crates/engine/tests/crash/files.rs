@@ -18,7 +18,7 @@ use crate::{Dice, Directory, Process, runtime, work};
 const WAL_HEADER: usize = 32;
 const FRAME: usize = 24 + 4096;
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
     for name in ["abide.db", "abide.db-wal"] {
         if from.join(name).exists() {
@@ -27,17 +27,21 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// F41: of a WAL whose last writes were cut or torn at 512 bytes, only what comes after the cut is missing; the rest is a
-/// healthy prefix of what was committed.
+/// F41: of a WAL whose last writes were cut or torn at 512 bytes, only what comes after the cut is missing: whatever was
+/// acknowledged before the WAL had come so far is there, and all of it is a healthy prefix of what was committed.
 #[test]
 fn a_torn_wal_loses_only_its_tail() {
     let directory = Directory::new("torn");
     prepare(&directory.data());
     let process = Process::start("start", &directory.data(), &[]);
-    process.until("ack", Duration::from_secs(10));
-    let mut said = Vec::new();
-    process.listen(Duration::from_millis(500), &mut said);
-    said.extend(process.kill());
+    // Each acknowledgement with how long the WAL was when it was heard: its commit lies before that.
+    let (mut said, watch) = (Vec::new(), Stopwatch::start());
+    while watch.elapsed() < Duration::from_secs(10) && said.len() < 400 {
+        let Some(line) = process.next(Duration::from_secs(5)) else { break };
+        let length = std::fs::metadata(directory.data().join("abide.db-wal")).map_or(0, |file| file.len());
+        said.extend(acknowledged(&[line]).into_iter().map(|(key, run)| (key, run, length as usize)));
+    }
+    process.kill();
     let mut wal = std::fs::read(directory.data().join("abide.db-wal")).expect("the WAL");
     // What lies behind the frames of this round is left from the round before.
     let current = |frame: &[u8]| frame[8..16] == wal[16..24];
@@ -50,28 +54,34 @@ fn a_torn_wal_loses_only_its_tail() {
         healthy(&place);
         keys(&place)
     };
-    assert!(acknowledged(&said).keys().all(|key| whole.contains_key(key)));
+    assert!(said.iter().all(|(key, run, _)| whole.get(key) == Some(&vec![run.clone()])));
     let mut dice = Dice::new(41);
-    let mut fewest = whole.len();
+    let (mut fewest, mut promised) = (whole.len(), 0);
     for n in 0..12 {
         let place = directory.path().join(format!("torn-{n}"));
         copy(&directory.data(), &place);
         let mut torn = wal.clone();
         // Frames of the last commits; the sectors of one frame reach the disk in any order.
-        let back = 1 + dice.below(30 * FRAME as u64) as usize;
+        let back = 1 + dice.below(if n < 8 { 30 * FRAME } else { wal.len() / 2 } as u64) as usize;
+        let mut tear = wal.len() - back;
         if n % 2 == 0 {
-            torn.truncate(wal.len() - back);
+            torn.truncate(tear);
         } else {
-            let sector = (wal.len() - back) / 512 * 512;
-            torn[sector..(sector + 512).min(wal.len())].fill(0);
+            tear = tear / 512 * 512;
+            torn[tear..(tear + 512).min(wal.len())].fill(0);
         }
         std::fs::write(place.join("abide.db-wal"), &torn).expect("a torn WAL");
         let left = keys(&place);
         healthy(&place);
         assert!(left.iter().all(|(key, runs)| whole.get(key) == Some(runs)), "something that never was");
+        for (key, run, _) in said.iter().filter(|(_, _, length)| *length <= tear) {
+            assert_eq!(left.get(key), Some(&vec![run.clone()]), "{key} was acknowledged before the tear at {tear}");
+            promised += 1;
+        }
         fewest = fewest.min(left.len());
     }
     assert!(fewest < whole.len(), "no cut reached a commit");
+    assert!(promised > 100, "too few were acknowledged before a tear: {promised}");
 }
 
 /// F42: a byte that changed in the file is found, wherever in a run's events, rows or payloads it lies. (Idempotency keys
@@ -241,6 +251,44 @@ fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
     assert!(largest < 300 << 20, "the WAL grew to {largest} bytes");
 }
 
+/// F44: a reader that stays, as the backup of a large store does, costs no commit more than a moment, also when the WAL has
+/// grown so long that readers are waited for.
+#[test]
+fn no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
+    let directory = Directory::new("patient");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    let readers = Readers::new(engine.files().clone()).expect("readers");
+    let (let_go, told) = std::sync::mpsc::channel::<()>();
+    let (began, begins) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        readers.read(|db| {
+            db.query_row("select count(*) from runs", [], |_| Ok(()))?;
+            began.send(()).expect("somebody listens");
+            let _ = told.recv();
+            Ok(())
+        })
+    });
+    begins.recv().expect("it reads");
+    let (slowest, length) = runtime().block_on(async {
+        work::register(&engine).await;
+        let pad = format!("{{\"pad\":\"{}\"}}", "x".repeat(1_000_000));
+        let mut slowest = Duration::ZERO;
+        for _ in 0..320 {
+            let new = abide_engine::NewRun::of("wait", pad.clone(), abide_core::run::command::Actor::user("ben"));
+            let watch = Stopwatch::start();
+            engine.start_run(new).await.expect("a run");
+            slowest = slowest.max(watch.elapsed());
+        }
+        let length = std::fs::metadata(directory.data().join("abide.db-wal")).expect("a WAL").len();
+        let_go.send(()).expect("it still reads");
+        (slowest, length)
+    });
+    reading.join().expect("no panic").expect("it was read to the end");
+    assert!(length > 300 << 20, "the WAL did not grow: {length}");
+    assert!(slowest < Duration::from_secs(2), "a commit took {slowest:?}");
+    runtime().block_on(engine.shutdown());
+}
+
 /// F45: a foreign process that holds the write lock makes requests wait for a bounded time, then they are told that the
 /// engine is overloaded, all of them together; when it lets go, work goes on.
 #[test]
@@ -321,6 +369,6 @@ fn a_file_that_is_no_database_is_refused() {
     let text = b"this is not a database, but somebody may still want it".repeat(200);
     std::fs::write(directory.data().join("abide.db"), &text).expect("a file");
     let refused = Engine::open(directory.data()).expect_err("not a database");
-    assert!(matches!(refused, StoreError::Corrupt(_)), "{refused}");
+    assert!(matches!(refused, StoreError::Damaged(_)), "{refused}");
     assert_eq!(std::fs::read(directory.data().join("abide.db")).expect("the file"), text);
 }

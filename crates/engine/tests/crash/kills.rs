@@ -1,18 +1,20 @@
 //! An engine that dies at a certain place, stops in order, or is not alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide_core::contract::RunState;
+use abide_core::run::event::Record;
 use abide_engine::clock::Stopwatch;
-use abide_engine::store::sqlite::feed;
+use abide_engine::store::sqlite::{feed, read};
 use abide_engine::testing::Point;
 use abide_engine::{Engine, Filter};
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
 use crate::child::options;
-use crate::{Dice, Directory, Process, runtime, store, work};
+use crate::ledger::Ledger;
+use crate::{Dice, Directory, Process, cycles, runtime, store, work};
 
 /// Makes the directory, with all workflows in it.
 pub fn prepare(data: &Path) {
@@ -178,6 +180,126 @@ fn a_schema_that_was_interrupted_is_made_again() {
     }
 }
 
+/// Brings a store back to its second schema, with everything that it holds.
+fn taken_back(data: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    let db = Connection::open(to.join("abide.db")).expect("a database");
+    db.execute_batch(include_str!("../../src/store/sqlite/migrations/001_runs.sql")).expect("the first schema");
+    db.execute_batch(include_str!("../../src/store/sqlite/migrations/002_access.sql")).expect("the second schema");
+    db.execute("attach ?1 as new", [data.join("abide.db").to_string_lossy()]).expect("the store");
+    let names = |text: &str| -> Vec<String> {
+        let mut statement = db.prepare(text).expect("a statement");
+        statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).expect("names")
+    };
+    // A row of the log has the hash of its last event only.
+    db.execute_batch("create temp table hashes (run_no integer, seq integer, hash blob, primary key (run_no, seq))")
+        .expect("a table");
+    for (no, event) in log(data) {
+        let values = params![no, event.seq as i64, event.hash.0];
+        db.execute("insert into hashes values (?1, ?2, ?3)", values).expect("a hash");
+    }
+    // Numbers are counted by tool since, and may begin anew.
+    for table in names("select name from main.sqlite_master where type = 'table' and name not like 'insights%'") {
+        let known = names(&format!("select name from pragma_table_info('{table}', 'new')"));
+        let mut columns = names(&format!("select name from pragma_table_info('{table}', 'main')"));
+        columns.retain(|column| known.contains(column));
+        let values = columns.iter().map(|column| match (table.as_str(), column.as_str()) {
+            ("run_events", "hash") => "(select hash from hashes \
+                 where hashes.run_no = run_events.run_no and hashes.seq = run_events.seq)"
+                .to_owned(),
+            ("inbox", "message") | ("late_answers", "output") => format!("cast({column} as text)"),
+            ("runs", "head") => {
+                "json_set(head, '$.run_id', run_id, '$.namespace', namespace, '$.seq', seq, '$.state', \
+                                 state, '$.updated_at', '2026-11-16T02:38:00.000000Z', '$.ended_at', null, '$.pinned', \
+                                 true)"
+                    .to_owned()
+            }
+            _ => column.clone(),
+        });
+        let values = values.collect::<Vec<_>>().join(", ");
+        let copy = format!("insert into main.{table} ({}) select {values} from new.{table}", columns.join(", "));
+        db.execute(&copy, []).unwrap_or_else(|error| panic!("{table}: {error}"));
+    }
+    db.execute_batch("pragma user_version = 2").expect("a number");
+}
+
+/// Every event of the store, with the number of its run.
+fn log(data: &Path) -> Vec<(i64, Record)> {
+    let db = Connection::open(data.join("abide.db")).expect("the database");
+    let mut statement = db.prepare("select run_no from runs order by run_no").expect("runs");
+    let runs: Vec<i64> = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).expect("numbers");
+    let events = |no| read::events(&db, no, 0, usize::MAX).expect("a log").into_iter().map(move |event| (no, event));
+    runs.into_iter().flat_map(events).collect()
+}
+
+/// What each event says, by its run and number.
+fn events(data: &Path) -> BTreeMap<(i64, u64), String> {
+    let said = |event: &Record| format!("{}{}{}", event.kind, event.payload, event.hash);
+    log(data).iter().map(|(no, event)| ((*no, event.seq), said(event))).collect()
+}
+
+/// The next engine finishes what others began; the doctor finds nothing, and no event is missing or has changed.
+fn migrates(data: &Path, before: &BTreeMap<(i64, u64), String>) {
+    let engine = Engine::open(data).expect("an engine");
+    runtime().block_on(async {
+        let report = engine.doctor().await.expect("a report");
+        assert!(report.is_healthy(), "{:#?}", report.problems);
+        engine.shutdown().await;
+    });
+    drop(engine);
+    let after = events(data);
+    assert!(before.iter().all(|(key, event)| after.get(key) == Some(event)), "an event is not as it was");
+}
+
+/// F7: an engine that dies in any later migration, on a store with runs in all states, leaves the schema before it; the
+/// next one goes on from there.
+#[test]
+fn f7_a_migration_that_was_interrupted_is_made_again_and_every_event_stays() {
+    let directory = Directory::new("migrations");
+    let process = Process::start("load", &directory.data(), &[]);
+    for _ in 0..200 {
+        process.until("ack start", Duration::from_secs(20));
+    }
+    process.kill();
+    // Of that load nobody knows how much is archived by now; these stay, because nobody works.
+    let (status, _) = Process::start("start", &directory.data(), &[("ABIDE_CRASH_KEYS", "100")]).end();
+    assert!(status.success());
+    let old = directory.path().join("old");
+    taken_back(&directory.data(), &old);
+    let before = events(&directory.data());
+    assert!(before.len() >= 200, "too few events to prove anything: {}", before.len());
+    let mut interrupted = 0;
+    for n in 1.. {
+        let place = directory.path().join(format!("dies-{n}"));
+        crate::files::copy(&old, &place);
+        let failpoint = format!("in_migration:{n}");
+        let process = Process::start("open", &place, &[("ABIDE_FAILPOINT", &failpoint)]);
+        let said = process.until("open", Duration::from_secs(20));
+        process.kill();
+        if said.iter().any(|line| line == "open") {
+            // There are no more of them.
+            break;
+        }
+        let version: i64 = Connection::open(place.join("abide.db"))
+            .and_then(|db| db.pragma_query_value(None, "user_version", |row| row.get(0)))
+            .expect("a number");
+        assert_eq!(version, 1 + n, "half a migration, or one too many");
+        migrates(&place, &before);
+        interrupted += 1;
+    }
+    assert!(interrupted >= 6, "only {interrupted} migrations were interrupted");
+    // And at any instant, again and again.
+    let (place, mut dice) = (directory.path().join("dies-any"), Dice::new(70));
+    crate::files::copy(&old, &place);
+    for _ in 0..8 {
+        let process = Process::start("open", &place, &[]);
+        let opened = process.listen(Duration::from_millis(5 + dice.below(60)), &mut Vec::new());
+        assert!(!opened, "it ended by itself");
+        process.kill();
+    }
+    migrates(&place, &before);
+}
+
 /// F8: twenty engines die while they take away leases that were lost; each lease costs one attempt, not one per engine.
 #[test]
 fn engines_that_die_during_recovery_do_not_cost_attempts() {
@@ -291,6 +413,40 @@ fn a_graceful_stop_loses_nothing_and_lets_its_successor_in() {
     healthy(&directory.data());
 }
 
+/// F11: the same with everything at once: whoever was refused while the engine stopped was not heard, and whoever holds a
+/// lease or has no answer goes on with the next engine. No lease is lost, nothing is done twice, and in the end all drains.
+#[test]
+fn f11_a_graceful_stop_under_all_kinds_of_work_loses_no_lease_no_report_and_no_run() {
+    let directory = Directory::new("stop-all");
+    let (mut ledger, mut refused) = (Ledger::default(), 0);
+    for cycle in 0..4 {
+        let plan = directory.path().join("plan");
+        std::fs::write(&plan, ledger.plan()).expect("a plan");
+        let (cycle, plan) = (cycle.to_string(), plan.to_string_lossy().into_owned());
+        let settings = [
+            ("ABIDE_CRASH_CYCLE", cycle.as_str()),
+            ("ABIDE_CRASH_PLAN", plan.as_str()),
+            ("ABIDE_CRASH_STOP_AFTER_MS", "500"),
+        ];
+        let (status, said) = Process::start("load", &directory.data(), &settings).end();
+        assert!(status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
+        ledger.hear(&said);
+        assert!(ledger.odd.is_empty(), "{:#?}", ledger.odd);
+        let stored: BTreeSet<String> = store::runs(&directory.data()).into_values().filter_map(|run| run.key).collect();
+        for line in said.iter().filter_map(|line| line.strip_prefix("refused ")) {
+            refused += 1;
+            let key = line.strip_prefix("start ").unwrap_or_default();
+            assert!(!stored.contains(key), "{key} was refused and is there");
+        }
+        cycles::judge(&directory.data(), &ledger, &format!("stop {cycle}"));
+    }
+    assert!(refused > 0, "nobody was refused");
+    assert!(ledger.reports.len() > 20 && ledger.leased.len() > 20, "the load was too small to prove anything");
+    let stranded = cycles::drain(&directory.data(), &mut ledger);
+    assert!(stranded.is_empty(), "{stranded:#?}");
+    cycles::judge(&directory.data(), &ledger, "the end");
+}
+
 /// F12: a second engine on the same directory ends with a reason, and the first is not disturbed.
 #[test]
 fn a_second_engine_ends_with_a_reason() {
@@ -305,6 +461,58 @@ fn a_second_engine_ends_with_a_reason() {
     let said = acknowledged(&first.kill());
     let stored = keys(&directory.data());
     assert!(said.keys().all(|key| stored.contains_key(key)));
+}
+
+/// A group of processes that may use only so much memory; gone when the test is over.
+struct Memory(PathBuf);
+
+impl Memory {
+    /// None: this user may not, or this system has no such groups.
+    fn limited(bytes: u64) -> Option<Memory> {
+        let name = format!("abide-crash-{}", std::process::id());
+        for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
+            let group = Path::new(root).join(&name);
+            let made = std::fs::create_dir(&group).is_ok();
+            if made && std::fs::write(group.join(limit), bytes.to_string()).is_ok() {
+                // Memory that is swapped out counts too, where there is such a thing.
+                let _ = std::fs::write(group.join("memory.memsw.limit_in_bytes"), bytes.to_string());
+                let _ = std::fs::write(group.join("memory.swap.max"), "0");
+                return Some(Memory(group));
+            }
+            let _ = std::fs::remove_dir(&group);
+        }
+        eprintln!("not tested, because no group with little memory can be made");
+        None
+    }
+
+    fn take_in(&self, process: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), process.to_string()).expect("a process moves into the group");
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// F13: an engine that the system kills because it has no memory left is as one that was killed.
+#[cfg(target_os = "linux")]
+#[test]
+fn f13_an_engine_that_runs_out_of_memory_loses_nothing() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(memory) = Memory::limited(64 << 20) else { return };
+    let directory = Directory::new("memory");
+    prepare(&directory.data());
+    let process = Process::start("start", &directory.data(), &[("ABIDE_CRASH_HOARD", "1")]);
+    memory.take_in(process.id());
+    let mut said = Vec::new();
+    assert!(process.listen(Duration::from_secs(30), &mut said), "nobody killed it");
+    let (status, rest) = process.end();
+    said.extend(rest);
+    assert_eq!(status.signal(), Some(9), "{:?}", said.last());
+    assert!(acknowledged(&said).len() > 5, "{:?}", said.last());
+    converges(&directory.data(), &said, &[]);
 }
 
 /// F14: a panic in the one writer ends the process; whatever it had not answered converges.

@@ -16,7 +16,7 @@ pub struct Ledger {
     /// Leases that were acknowledged and have not ended.
     pub leases: BTreeSet<Held>,
     /// Leases whose end was reported, with or without an answer.
-    pub tried: BTreeSet<Held>,
+    pub tried: BTreeMap<Held, u32>,
     /// Leases that were ever acknowledged.
     pub leased: BTreeSet<Held>,
     /// Reports that were acknowledged: at which version, how, of which lease.
@@ -68,7 +68,7 @@ impl Ledger {
                 self.leases.insert(held);
             }
             ["try", "report", ref held @ ..] => {
-                self.tried.insert(Held::parse(&held.join(" ")).expect("a lease"));
+                *self.tried.entry(Held::parse(&held.join(" ")).expect("a lease")).or_default() += 1;
             }
             ["forgot", ref held @ ..] => {
                 self.leases.remove(&Held::parse(&held.join(" ")).expect("a lease"));
@@ -81,8 +81,12 @@ impl Ledger {
             ["late", what @ ("report" | "beat"), code, ref held @ ..] => {
                 let held = Held::parse(&held.join(" ")).expect("a lease");
                 // Leases of `drop` are short, and a cancel takes leases away.
-                if held.handler != "drop" && !self.canceled.contains(held.run.as_str()) {
-                    self.odd.push(format!("{what}: {code}: {}", held.line()));
+                let excused = held.handler == "drop" || self.canceled.contains(held.run.as_str());
+                match self.tried.get(&held) {
+                    _ if excused => {}
+                    // It was heard the first time, and somebody else has answered since: then the log says so.
+                    Some(2..) if what == "report" && code == "lease-lost" => self.heard(&held),
+                    _ => self.odd.push(format!("{what}: {code}: {}", held.line())),
                 }
                 if what == "report" {
                     self.leases.remove(&held);
@@ -105,6 +109,11 @@ impl Ledger {
         }
     }
 
+    /// A report that got no answer when it was heard.
+    pub fn heard(&mut self, held: &Held) {
+        self.reports.push((u64::MAX, held.verb().into(), held.clone()));
+    }
+
     /// What the next child takes up.
     pub fn plan(&self) -> String {
         let mut plan = String::new();
@@ -115,7 +124,7 @@ impl Ledger {
             let _ = writeln!(plan, "claim {id}");
         }
         for held in &self.leases {
-            let word = if self.tried.contains(held) { "again" } else { "lease" };
+            let word = if self.tried.contains_key(held) { "again" } else { "lease" };
             let _ = writeln!(plan, "{word} {}", held.line());
         }
         for (of, run) in &self.runs {

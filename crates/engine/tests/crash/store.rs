@@ -93,3 +93,16 @@ pub fn runs(data: &Path) -> BTreeMap<String, Run> {
     }
     runs
 }
+
+/// What happened to the runs that are named in some lines, for people.
+pub fn stories(data: &Path, lines: &[String]) -> String {
+    let db = Connection::open(data.join("abide.db")).expect("the database");
+    let text = "
+        select run_id || ' ' || events.seq || ' ' || events.at || ' ' || kind || ' ' || actor_id || ' ' || payload
+        from   run_events as events join runs using (run_no)
+        where  instr(?1, run_id) > 0
+        order  by run_no, events.seq";
+    let mut statement = db.prepare(text).expect("a statement");
+    let told = statement.query_map([lines.join(" ")], |row| row.get::<_, String>(0)).and_then(Iterator::collect);
+    told.map_or_else(|error| error.to_string(), |told: Vec<String>| told.join("\n"))
+}

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use abide_core::contract::RunState;
 use abide_core::ids::{Digest, RunId};
+use abide_core::run::OriginKind;
 use abide_core::run::command::{Actor, Ask, Command};
 use abide_core::time::{Span, Timestamp};
 use abide_engine::archive::Retention;
 use abide_engine::clock::VirtualClock;
-use abide_engine::request::Idempotency;
+use abide_engine::request::{Idempotency, Rerun, RerunVersion};
 use abide_engine::store::sqlite::{Files, rebuild};
-use abide_engine::{Answer, Engine, NewRun, Options, Request, What};
-use rusqlite::Connection;
+use abide_engine::{Answer, Engine, Filter, NewRun, Options, Request, What};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params};
 use serde_json::json;
 
 use crate::Directory;
@@ -38,6 +40,9 @@ pub async fn populate(engine: &Engine) -> Vec<RunId> {
     for n in 0..6 {
         let mut new = NewRun::of("mixed", json!({ "items": ["a", "b", "c"] }).to_string(), Actor::user("ben"));
         new.start.labels.insert("n".into(), n.to_string());
+        new.start.owner_id = Some(format!("owner {n}"));
+        new.start.data_region = Some("eu".into());
+        new.start.unique = Some(format!("order {n}"));
         runs.push(engine.start_run(new).await.expect("a run").run_id);
     }
     for n in 0..40_u32 {
@@ -86,6 +91,7 @@ async fn the_doctor_finds_what_was_tampered_with() {
     let directory = Directory::new("tampered");
     let engine = directory.engine();
     populate(&engine).await;
+    rerun_of_a_canceled_run(&engine).await;
     engine.shutdown().await;
     drop(engine);
     let tampers = [
@@ -93,12 +99,31 @@ async fn the_doctor_finds_what_was_tampered_with() {
         ("I1", "update runs set state = 'running' where run_no = 3"),
         ("I1", "update steps set row = json_set(row, '$.granted', 7) where path = 'nap'"),
         ("I1", "delete from steps where path = 'nap'"),
+        ("I1", "update steps set state = 'failed' where path = 'nap'"),
+        ("I1", "update steps set open = 0 where path = 'nap'"),
+        ("I1", "update runs set owner_id = 'mallory' where run_no = 3"),
+        ("I1", "update runs set data_region = 'moon' where run_no = 3"),
+        ("I1", "update runs set unique_value = null where run_no = 3"),
+        ("I1", "delete from run_starts where run_no = 3"),
+        ("I1", "insert into run_labels (namespace, name, value, run_no) values ('default', 'n', '99', 3)"),
+        ("I32", "delete from run_labels"),
+        ("I32", "insert into callbacks (token_hash, run_no, path) values (zeroblob(32), 3, 'nap')"),
         ("I32", "delete from approvals"),
         ("I32", "delete from connection_waits"),
         ("I34", "update runs set wake_at = null"),
         ("I10", "update payloads set bytes = x'6e756c6c20' where run_no = 2 and name = 'input'"),
         ("I10", "delete from payloads where run_no = 2 and name = 'input'"),
         ("I12", "update definitions set hash = zeroblob(32)"),
+        ("I12", "update definitions set document = replace(document, 'tiny', 'huge')"),
+        ("I12", "update definitions set document = 'no document' where workflow_id = 'small'"),
+        ("I39", "delete from runs where run_id in (select parent_run from runs)"),
+        ("I42", "delete from runs where run_id in (select origin_run from runs)"),
+        (
+            "I45",
+            "insert into connections (namespace, tool, account, generation, reconnected_at, broken)
+             select distinct namespace, tool, account, 1, 4102444800000000, 0 from connection_waits where true
+             on conflict do update set reconnected_at = excluded.reconnected_at",
+        ),
         (
             "I7",
             "drop trigger run_log_never_changes; update run_log set events = json_set(events, '$[0][4]', 'mallory') where run_no = 2 and seq = 1",
@@ -135,8 +160,18 @@ async fn rebuilt_rows_are_byte_for_byte_the_same() {
     drop(files);
     assert_eq!(before, dump(&directory));
     // Also when the rows were lost or wrong.
-    let damage = "update runs set head = '{}', state = 'queued', bucket = 'active';
-                  delete from steps where path = 'nap'; delete from ready_tasks; delete from approvals;";
+    let damage = "
+        update runs set unique_value = null;
+        update runs
+        set    head = '{}', state = 'queued', bucket = 'active', seq = 1, step_id = 'x', reason = 'x', failure_kind = 'x',
+               workflow_id = 'x', workflow_version = 7, owner_id = 'x', data_region = 'x', parent_run = 'x', origin_run = 'x',
+               created_at = 7, updated_at = 7, ended_at = 7, pinned = 1;
+        update runs set unique_value = 'order 5', ended_at = null where run_no = 1;
+        update run_starts set started = '{}';
+        update run_labels set value = 'x' where value = '3';
+        update steps set state = 'x', open = 0, row = '{}' where path like 'reserve%';
+        insert into callbacks (token_hash, run_no, path) values (zeroblob(32), 3, 'nap');
+        delete from steps where path = 'nap'; delete from ready_tasks; delete from approvals; delete from connection_waits;";
     Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(damage)).expect("damage");
     let files = Files::lock(directory.path()).expect("the lock");
     rebuild::rebuild(&files).expect("rebuilt");
@@ -169,25 +204,79 @@ async fn rows_keep_their_size_while_a_task_is_claimed_and_completed() {
     assert_eq!(sizes(), queued, "completed");
 }
 
-/// Every row that is folded from the log.
+/// Every row that is folded from the log, with all its columns; where it lies does not count.
 fn dump(directory: &Directory) -> Vec<String> {
     let db = Connection::open(directory.path().join("abide.db")).expect("the file");
     let mut rows = Vec::new();
     for text in [
-        "select run_no || state || bucket || seq || coalesce(reason, '') || coalesce(step_id, '') || head from runs",
-        "select run_no || started from run_starts",
-        "select run_no || path || state || open || row || coalesce(last_heartbeat_at, '') from steps",
-        "select queue || handler || rank || issued_at || run_no || path || body from ready_tasks",
-        "select tool || account || run_no || path from connection_waits",
-        "select run_no || path || since || coalesce(until, '') from approvals",
+        "select * from runs",
+        "select * from run_starts",
+        "select * from run_labels",
+        "select run_no, path, state, open, row, expires_at, last_heartbeat_at, progress from steps",
+        "select * from ready_tasks",
+        "select * from connection_waits",
+        "select * from approvals",
+        "select * from callbacks",
     ] {
         let mut statement = db.prepare(text).expect(text);
-        let found = statement.query_map([], |row| row.get::<_, String>(0)).expect(text);
-        let mut found: Vec<String> = found.map(|row| row.expect(text)).collect();
+        let columns = statement.column_count();
+        let found = statement.query_map([], |row| {
+            (0..columns)
+                .map(|at| row.get::<_, Value>(at).map(|value| format!("{value:?}")))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mut found: Vec<String> =
+            found.expect(text).map(|row| format!("{text}: {}", row.expect(text).join(", "))).collect();
         found.sort();
         rows.extend(found);
     }
     rows
+}
+
+/// A reconnect marks those who wait for it, and tells them in its own time.
+#[tokio::test]
+async fn rebuilt_rows_know_who_has_not_heard_of_a_reconnect() {
+    let directory = Directory::new("rebuild-released");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let reconnect = "
+        insert into connections (namespace, tool, account, generation, reconnected_at, broken)
+        select distinct namespace, tool, account, 1, (select max(updated_at) from runs) + 1, 0
+        from   connection_waits where true
+        on conflict do update set reconnected_at = excluded.reconnected_at;
+        update connection_waits set released = 1;";
+    Connection::open(directory.path().join("abide.db"))
+        .and_then(|db| db.execute_batch(reconnect))
+        .expect("reconnected");
+    let before = dump(&directory);
+    assert!(before.iter().any(|row| row.starts_with("select * from connection_waits")), "somebody waits");
+    let files = Files::lock(directory.path()).expect("the lock");
+    rebuild::rebuild(&files).expect("rebuilt");
+    drop(files);
+    assert_eq!(before, dump(&directory));
+    let engine = directory.engine();
+    let on_drive = Filter { connection: Some(("drive".into(), None)), ..Filter::default() };
+    while !engine.list(on_drive.clone(), None, 100).await.expect("a page").runs.is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    let report = engine.doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{:#?}", report.problems);
+}
+
+async fn rerun_of_a_canceled_run(engine: &Engine) {
+    let run_id = engine.start("small", json!({})).await.expect("a run").run_id;
+    engine.cancel(&run_id, "not wanted").await.expect("canceled");
+    let rerun = Rerun {
+        run_id,
+        kind: OriginKind::Rerun,
+        from_step: None,
+        version: RerunVersion::Same,
+        input: None,
+        actor: Actor::user("ben"),
+    };
+    engine.asking(What::Rerun(Box::new(rerun))).await.expect("a run");
 }
 
 #[tokio::test]
@@ -323,10 +412,12 @@ const BEFORE_003: &str = "
     insert into run_events (run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
                             attempt, payload, evidence, hash)
     select run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
-           attempt, payload, nullif(evidence, '[]'), unhex(hash)
-    from   new_events;
+           attempt, payload, nullif(evidence, '[]'), unhex(hashes.hash)
+    from   new_events join hashes using (run_no, seq);
     drop view new_events;
     drop table run_log;
+    update runs set head = json_set(head, '$.run_id', run_id, '$.namespace', namespace, '$.seq', seq, '$.state', state,
+                                    '$.updated_at', '2026-11-16T02:38:00.000000Z', '$.ended_at', null, '$.pinned', true);
     pragma user_version = 2;";
 
 #[tokio::test]
@@ -335,6 +426,11 @@ async fn a_log_with_a_row_for_each_event_is_taken_over() {
     let engine = directory.engine();
     let runs = populate(&engine).await;
     let before = engine.events(&runs[1], 0, 1_000).await.expect("events");
+    let mut hashes = Vec::new();
+    for run in engine.list(Filter::default(), None, 200).await.expect("runs").runs {
+        let events = engine.events(&run.run_id, 0, 1_000).await.expect("events");
+        hashes.extend(events.into_iter().map(|event| (run.run_id.clone(), event.seq, event.hash)));
+    }
     engine.shutdown().await;
     drop(engine);
     let file = directory.path().join("abide.db");
@@ -350,8 +446,14 @@ async fn a_log_with_a_row_for_each_event_is_taken_over() {
         .query_row("select sql from sqlite_master where name = 'run_events'", [], |row| row.get(0))
         .expect("the view");
     let renamed = view.replace("run_events", "new_events");
+    db.execute_batch("create temp table hashes (run_no integer, seq integer, hash text)").expect("a table");
+    for (run_id, seq, hash) in &hashes {
+        let values = params![run_id.as_str(), *seq as i64, hash.to_string()];
+        db.execute("insert into hashes select run_no, ?2, ?3 from runs where run_id = ?1", values).expect("a hash");
+    }
     let script = format!(
-        "{renamed}; drop view run_events; drop table insights; drop index runs_by_reason; {}; {BEFORE_003}",
+        "{renamed}; drop view run_events; drop table insights; drop index runs_by_reason;
+         drop index idempotency_keys_by_age; drop index workers_by_age; {}; {BEFORE_003}",
         made.join("; ")
     );
     db.execute_batch(&script).expect("the old schema");

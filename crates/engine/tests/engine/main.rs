@@ -1,13 +1,16 @@
 //! The engine as a program uses it, on real files.
 
+mod archive;
 #[path = "../../../../examples/embedded.rs"]
 mod embedded;
+mod feed;
 mod here;
 mod keep;
 mod live;
 mod reads;
 mod runs;
 mod sealed;
+mod unreadable;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

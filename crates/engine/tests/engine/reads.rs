@@ -1,9 +1,15 @@
 //! What readers see: the same answer from every side, now and in the past.
 
-use abide_core::contract::{ReasonType, RunState};
+use std::sync::Arc;
+
+use abide_core::contract::{FailureClass, ReasonType, RunState};
 use abide_core::explain::At;
-use abide_core::ids::{RunId, WorkflowId};
-use abide_engine::{Engine, Filter, NewRun};
+use abide_core::ids::{Path, RunId, WorkflowId};
+use abide_core::run::command::{Actor, Ask, BlockOn, Fault};
+use abide_core::time::{Span, Timestamp};
+use abide_engine::clock::VirtualClock;
+use abide_engine::insights::fold::{Memory, fold_after};
+use abide_engine::{Engine, Filter, NewRun, Options};
 use serde_json::json;
 
 use crate::Directory;
@@ -104,6 +110,73 @@ async fn lists_are_filtered_and_paged_without_missing_a_run() {
     assert!(other.list(Filter::default(), None, 10).await.expect("a page").runs.is_empty());
 }
 
+const TRIP: &str = "
+workflow: trip
+steps:
+  - { id: book, task: book }
+  - { id: tell, task: tell }
+";
+const FAMILY: &str = "workflow: family\nsteps:\n  - { id: kid, child: trip }\n";
+
+#[tokio::test]
+async fn every_filter_finds_its_runs_and_no_others_and_agrees_with_what_a_stream_shows() {
+    let directory = Directory::new("filters");
+    let begin = Timestamp::from_micros(1_800_000_000_000_000);
+    let clock = VirtualClock::at(begin);
+    let options = Options { clock: Arc::new(clock.clone()), ..Options::default() };
+    let engine = Engine::open_with(directory.path(), options).expect("an engine");
+    engine.register(TRIP).await.expect("a document");
+    engine.register(FAMILY).await.expect("a document");
+    let start = async |workflow: &str, region: &str| {
+        let mut new = NewRun::of(workflow, "{}", Actor::user("ben"));
+        new.start.data_region = Some(region.into());
+        engine.start_run(new).await.expect("a run").run_id
+    };
+    let next = async || engine.claim(claim("w1", &["book"], 1)).await.expect("a claim").remove(0);
+    let blocked = start("trip", "eu").await;
+    let on = |account: &str| BlockOn::Auth { tool: "drive".into(), account: Some(account.into()) };
+    let task = next().await;
+    engine.report(&task, "w1", |holding| Ask::Block { holding, on: on("ana"), message: None }).await.expect("blocked");
+    let of_ben = start("trip", "us").await;
+    let task = next().await;
+    engine.report(&task, "w1", |holding| Ask::Block { holding, on: on("ben"), message: None }).await.expect("blocked");
+    let failed = start("trip", "us").await;
+    let task = next().await;
+    let fault = Fault { class: Some(FailureClass::Fatal), message: "no".into(), ..Fault::default() };
+    engine.report(&task, "w1", |holding| Ask::Fail { holding, fault }).await.expect("failed");
+    let further = start("trip", "us").await;
+    engine.complete(&next().await, "w1", None).await.expect("completed");
+    clock.set(begin + Span::from_secs(100));
+    let parent = start("family", "us").await;
+    let all = engine.list(Filter::default(), None, 100).await.expect("a page").runs;
+    let child = all.iter().find(|run| run.parent.is_some()).expect("a child").run_id.clone();
+    let kind = all.iter().find_map(|run| run.failure.as_ref()).expect("a failure").kind;
+    let any = Filter::default;
+    let at = Some(begin + Span::from_secs(50));
+    let drive = |account: Option<&str>| Some(("drive".to_owned(), account.map(ToOwned::to_owned)));
+    for (filter, expected) in [
+        (Filter { data_region: Some("eu".into()), ..any() }, vec![&blocked]),
+        (Filter { data_region: Some("nowhere".into()), ..any() }, vec![]),
+        (Filter { failure_kind: Some(kind), ..any() }, vec![&failed]),
+        (Filter { parent: Some(parent.clone()), ..any() }, vec![&child]),
+        (Filter { parent: Some(child.clone()), ..any() }, vec![]),
+        (Filter { connection: drive(None), ..any() }, vec![&of_ben, &blocked]),
+        (Filter { connection: drive(Some("ana")), ..any() }, vec![&blocked]),
+        (Filter { connection: drive(Some("eve")), ..any() }, vec![]),
+        (Filter { step: Some(Path::from("tell")), ..any() }, vec![&further]),
+        (Filter { step: Some(Path::from("kid")), ..any() }, vec![&parent]),
+        (Filter { created_after: at, ..any() }, vec![&child, &parent]),
+        (Filter { updated_before: at, ..any() }, vec![&further, &failed, &of_ben, &blocked]),
+        (Filter { created_after: at, updated_before: at, ..any() }, vec![]),
+        (Filter { connection: drive(None), data_region: Some("eu".into()), ..any() }, vec![&blocked]),
+    ] {
+        let page = engine.list(filter.clone(), None, 100).await.expect("a page").runs;
+        assert_eq!(page.iter().map(|run| &run.run_id).collect::<Vec<_>>(), expected, "{filter:?}");
+        let shown = all.iter().filter(|run| filter.fits(run)).map(|run| &run.run_id);
+        assert_eq!(shown.collect::<Vec<_>>(), expected, "{filter:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_list_and_a_run_of_the_same_commit_never_differ() {
     let directory = Directory::new("agree");
@@ -169,4 +242,23 @@ async fn the_numbers_are_folded_in_the_background() {
     assert_eq!(insights.runs, 1);
     assert_eq!(insights.time_in_state["waiting_on_approval"].count, 1);
     assert_eq!(insights.time_in_state["running"].count, 2);
+}
+
+#[tokio::test]
+async fn commits_that_are_folded_again_add_the_same() {
+    let directory = Directory::new("folded-again");
+    let engine = directory.engine();
+    let run = order(&engine).await;
+    work(&engine, "pay").await;
+    let db = engine.files().reader().expect("a reader");
+    // Only what they add: the engine's own counting commits meanwhile.
+    let fold = |memory: &mut Memory, after| fold_after(&db, memory, after, 1_000).expect("a fold").expect("commits");
+    let mut memory = Memory::default();
+    let (position, _) = fold(&mut memory, 0);
+    engine.decide(&run, "ana", true).await.expect("approved");
+    let fresh = fold(&mut Memory::default(), position).1;
+    assert!(!fresh.0.is_empty());
+    assert_eq!(fold(&mut memory, position).1, fresh, "what is remembered is what would be read");
+    // It could not be written down, so what is remembered is ahead.
+    assert_eq!(fold(&mut memory, position).1, fresh);
 }

@@ -81,7 +81,9 @@ async fn a_sensitive_value_is_found_in_no_byte_that_is_stored() {
 #[tokio::test]
 async fn the_archive_and_a_late_answer_are_sealed_too() {
     let directory = Directory::new("sealed-archive");
-    let retention = Retention::default().with(RunState::Succeeded, Span::from_secs(0));
+    let retention = [RunState::Succeeded, RunState::Canceled]
+        .into_iter()
+        .fold(Retention::default(), |all, state| all.with(state, Span::from_secs(0)));
     let engine = Engine::open_with(directory.path(), Options { retention, ..Options::default() }).expect("an engine");
     let run = play(&engine).await;
     let second = engine.start("order", json!({ "card": CANARY })).await.expect("a run");
@@ -92,11 +94,14 @@ async fn the_archive_and_a_late_answer_are_sealed_too() {
     }
     let late = engine.complete(&task, "w1", Some(format!("\"{CANARY}\"").as_str().into())).await;
     assert!(late.is_err(), "it came too late");
-    while engine.archived(&run).await.is_err() {
+    engine.cancel(&second.run_id, "not wanted").await.expect("canceled");
+    while engine.archived(&run).await.is_err() || engine.archived(&second.run_id).await.is_err() {
         engine.archive().await.expect("archived");
     }
     let bundle = engine.archived(&run).await.expect("a bundle");
     assert!(bundle.payloads.iter().any(|(_, payload)| payload.contains(CANARY)), "it is still all there");
+    let late = engine.archived(&second.run_id).await.expect("a bundle").late;
+    assert_eq!((late.len(), late[0].worker.as_str()), (1, "w1"), "also what came too late");
     assert!(engine.doctor().await.expect("a report").is_healthy());
     engine.shutdown().await;
     assert!(!has_canary(&stolen(directory.path())), "I51");

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
+use abide_engine::archive::Bundle;
 use abide_engine::store::sqlite::Sqlite;
 use abide_engine::store::{
-    Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
-    Touched, Wanted, Writes,
+    Beside, Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored,
+    StoredDefinition, Touched, Wanted, Writes,
 };
 
 use crate::random::Random;
@@ -125,6 +125,36 @@ impl Faulty {
     }
 }
 
+/// What is read beside fails as often as the rest; the store is then asked itself.
+#[derive(Debug)]
+struct FaultyBeside {
+    inner: Arc<dyn Beside>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+impl FaultyBeside {
+    fn strike(&self) -> Stored {
+        locked(&self.faults).strike()
+    }
+}
+
+impl Beside for FaultyBeside {
+    fn load_run(&self, key: &RunKey) -> Stored<Option<Loaded>> {
+        self.strike()?;
+        self.inner.load_run(key)
+    }
+
+    fn load(&self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
+        self.strike()?;
+        self.inner.load(no, needs)
+    }
+
+    fn kept(&self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
+        self.strike()?;
+        self.inner.kept(namespace, key)
+    }
+}
+
 /// How a commit ends when it does not simply happen.
 enum Strange {
     NotDone,
@@ -136,6 +166,10 @@ enum Strange {
 }
 
 impl Store for Faulty {
+    fn beside(&self) -> Arc<dyn Beside> {
+        Arc::new(FaultyBeside { inner: self.inner.beside(), faults: self.faults.clone() })
+    }
+
     fn begin(&mut self) -> Stored {
         self.strike().inspect_err(|_| locked(&self.faults).count("begin failed"))?;
         self.inner.begin()
@@ -227,9 +261,9 @@ impl Store for Faulty {
         self.inner.is_archived(key)
     }
 
-    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
+    fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>> {
         self.strike()?;
-        self.inner.archived(key)
+        self.inner.bundle(key)
     }
 
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
@@ -242,7 +276,7 @@ impl Store for Faulty {
         self.inner.load_steps(no)
     }
 
-    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<(RunNo, RunKey)>> {
         self.strike()?;
         self.inner.due(now, limit)
     }

@@ -96,6 +96,33 @@ fn an_engine_that_slept_gives_every_lease_its_window_before_it_judges() {
     bench.tell(&task, |holding| Ask::Complete { holding, report }).expect("its lease lives");
 }
 
+/// As many as may wait.
+const MOST_PARKED: usize = 50_000;
+
+#[test]
+fn workers_that_wait_are_bounded_and_who_goes_away_makes_room() {
+    let mut bench = Bench::new("found-parked");
+    let wait = || {
+        let wanted = Wanted { queues: vec![Queue::from("default")], handlers: None };
+        let until = Some(START + Span::from_secs(60));
+        let claim = Claim { worker: "w".into(), wanted, max: 1, window: None, claim_id: None, until };
+        Asked::new(Request { namespace: Namespace::from("default"), idempotency: None, what: What::Claim(claim) })
+    };
+    let (asked, mut answers): (Vec<_>, Vec<_>) = (0..=MOST_PARKED).map(|_| wait()).unzip();
+    bench.lane().carry(asked).expect("carried");
+    assert!(matches!(answers[MOST_PARKED].try_recv(), Ok(Err(Error::Overloaded))), "one too many");
+    assert!(answers[..MOST_PARKED].iter_mut().all(|answer| answer.try_recv().is_err()), "the others wait");
+    // The first who waits is served first; whoever is gone is forgotten.
+    bench.start();
+    assert!(matches!(answers[0].try_recv(), Ok(Ok(Answer::Tasks(tasks))) if tasks.len() == 1));
+    answers.truncate(1);
+    bench.lane().carry(Vec::new()).expect("carried");
+    let (asked, mut answer) = wait();
+    bench.lane().carry(vec![asked]).expect("carried");
+    bench.start();
+    assert!(matches!(answer.try_recv(), Ok(Ok(Answer::Tasks(tasks))) if tasks.len() == 1));
+}
+
 #[test]
 fn a_sweep_that_finds_nothing_rests() {
     let mut bench = Bench::new("found-sweep");

@@ -457,7 +457,7 @@ impl Judge {
     fn check_seen(&mut self, seen: &mut Seen, stored: &rows::StoredRun, step: &Moment, first: bool) -> Judged {
         let before = seen.run.head.seq;
         let ended = seen.run.is_terminal();
-        for record in log::events(&self.db, seen.no, before)? {
+        for record in log::events(&self.db, seen.no, before, seen.run.head.hash)? {
             self.events += 1;
             self.check_event(seen, &record, step, first)?;
         }

@@ -1,46 +1,56 @@
 //! Moving runs out of the way: everything of a run in one compressed row, still readable by id, its chain intact.
 
+use abide_core::contract::RunState;
 use abide_core::ids::{Namespace, RunId};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, params};
 
-use super::super::{RunKey, RunNo, Stored};
+use super::super::{Before, RunKey, RunNo, Stored};
 use crate::testing::{Point, at_failpoint};
 
-/// A run that may be moved: it ended long enough ago and nobody pinned it.
+/// A run that has ended.
 #[derive(Clone, Debug)]
-pub struct Old {
+pub struct Ended {
     pub no: RunNo,
     pub key: RunKey,
+    pub created_at: Timestamp,
     pub ended_at: Timestamp,
+    pub pinned: bool,
 }
 
 /// A row of the archive.
 #[derive(Clone, Debug)]
 pub struct Archived {
     pub no: RunNo,
-    pub key: RunKey,
     pub bundle: Vec<u8>,
+    pub columns: Columns,
 }
 
-/// Runs in a terminal state that ended before an instant, from the oldest on. Served by `runs_by_bucket`.
-pub fn old(
-    db: &Db,
-    namespace: &str,
-    state: &str,
-    ended_before: Timestamp,
-    after: RunNo,
-    limit: usize,
-) -> Stored<Vec<Old>> {
+/// What lists of the archive filter by, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    pub workflow: String,
+    pub state: String,
+    pub created_at: i64,
+    pub ended_at: i64,
+}
+
+/// Runs in a terminal state after one, in the order of their starts. Served by `runs_by_bucket`.
+pub fn ended(db: &Db, namespace: &str, state: RunState, after: RunNo, limit: usize) -> Stored<Vec<Ended>> {
     let text = "
-        select run_no, run_id, ended_at from runs
-        where  namespace = ?1 and bucket = ?2 and run_no > ?3 and ended_at < ?4 and pinned = 0
+        select run_no, run_id, created_at, ended_at, pinned from runs indexed by runs_by_bucket
+        where  namespace = ?1 and bucket = ?2 and run_no > ?3 and ended_at is not null
         order  by run_no
-        limit  ?5";
+        limit  ?4";
     let mut statement = db.prepare_cached(text)?;
-    let rows = statement.query_map(params![namespace, state, after, ended_before.micros(), limit as i64], |row| {
-        let key = RunKey { namespace: Namespace::from(namespace), run_id: RunId::new(row.get::<_, String>(1)?) };
-        Ok(Old { no: row.get(0)?, key, ended_at: Timestamp::from_micros(row.get(2)?) })
+    let rows = statement.query_map(params![namespace, state.as_str(), after, limit as i64], |row| {
+        Ok(Ended {
+            no: row.get(0)?,
+            key: RunKey { namespace: Namespace::from(namespace), run_id: RunId::new(row.get::<_, String>(1)?) },
+            created_at: Timestamp::from_micros(row.get(2)?),
+            ended_at: Timestamp::from_micros(row.get(3)?),
+            pinned: row.get(4)?,
+        })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -106,33 +116,66 @@ fn remove(db: &Db, no: RunNo) -> Stored {
 }
 
 pub fn find(db: &Db, key: &RunKey) -> Stored<Option<Archived>> {
-    let text = "select run_no, unseal(bundle, run_no, '#run') from archived_runs where run_id = ?1 and namespace = ?2";
+    let text = "
+        select run_no, unseal(bundle, run_no, '#run'), workflow_id, state, created_at, ended_at
+        from   archived_runs where run_id = ?1 and namespace = ?2";
     let values = params![key.run_id.as_str(), key.namespace.as_str()];
-    let found = db.prepare_cached(text)?.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    Ok(found.map(|(no, bundle)| Archived { no, key: key.clone(), bundle }))
+    let found = db.prepare_cached(text)?.query_row(values, |row| {
+        let columns =
+            Columns { workflow: row.get(2)?, state: row.get(3)?, created_at: row.get(4)?, ended_at: row.get(5)? };
+        Ok(Archived { no: row.get(0)?, bundle: row.get(1)?, columns })
+    });
+    Ok(found.optional()?)
 }
 
-pub fn after(db: &Db, no: RunNo, limit: usize) -> Stored<Vec<Archived>> {
-    let text = "
-        select run_no, namespace, run_id, unseal(bundle, run_no, '#run') from archived_runs where run_no > ?1 order by run_no limit ?2";
+/// Runs of the archive after one, by their numbers.
+pub fn after(db: &Db, no: RunNo, limit: usize) -> Stored<Vec<(RunNo, RunKey)>> {
+    let text = "select run_no, namespace, run_id from archived_runs where run_no > ?1 order by run_no limit ?2";
     let mut statement = db.prepare_cached(text)?;
     let rows = statement.query_map(params![no, limit as i64], |row| {
-        let key = RunKey {
-            namespace: Namespace::new(row.get::<_, String>(1)?),
-            run_id: RunId::new(row.get::<_, String>(2)?),
-        };
-        Ok(Archived { no: row.get(0)?, key, bundle: row.get(3)? })
+        let (namespace, run_id): (String, String) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, RunKey { namespace: Namespace::new(namespace), run_id: RunId::new(run_id) }))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Keys and commits that nobody asks for any more.
-pub(super) fn prune(db: &Db, keys_before: Timestamp, batches_before: Timestamp) -> Stored {
-    let keys = "delete from idempotency_keys where at < ?1";
-    let batches = "delete from batches where at < ?1 and batch < (select max(batch) from batches)";
-    let workers = "delete from workers where last_poll_at < ?1";
-    db.prepare_cached(keys)?.execute([keys_before.micros()])?;
-    db.prepare_cached(batches)?.execute([batches_before.micros()])?;
-    db.prepare_cached(workers)?.execute([batches_before.micros()])?;
+/// Rows of each table that one transaction forgets, so that nobody waits for it.
+const FORGOTTEN_AT_ONCE: i64 = 1_000;
+
+/// Whether there is something to forget. Served by `idempotency_keys_by_age` and `workers_by_age`; commits are in order.
+pub fn has_before(db: &Db, before: Before) -> Stored<bool> {
+    let text = "
+        select exists (select 1 from idempotency_keys where at < ?1)
+            or exists (select 1 from workers where last_poll_at < ?2)
+            or (select at < ?2 and batch < (select max(batch) from batches) from batches order by batch limit 1)";
+    let values = [before.keys.micros(), before.commits.micros()];
+    Ok(db.prepare_cached(text)?.query_row(values, |row| row.get::<_, Option<bool>>(0))?.unwrap_or_default())
+}
+
+/// Forgets some keys, commits and workers that nobody asks for any more, from the oldest on. The last commit stays: by it
+/// the next one is numbered.
+pub(super) fn forget(db: &Db, before: Before) -> Stored {
+    let keys = "
+        delete from idempotency_keys where (namespace, key) in (
+            select namespace, key from idempotency_keys where at < ?1 order by at limit ?2)";
+    let workers = "
+        delete from workers where (namespace, queue, worker) in (
+            select namespace, queue, worker from workers where last_poll_at < ?1 order by last_poll_at limit ?2)";
+    let commits = "
+        delete from batches where batch < (
+            select coalesce(min(batch) filter (where at >= ?1), max(batch))
+            from   (select batch, at from batches order by batch limit ?2 + 1))";
+    for (text, before) in [(keys, before.keys), (workers, before.commits), (commits, before.commits)] {
+        db.prepare_cached(text)?.execute([before.micros(), FORGOTTEN_AT_ONCE])?;
+    }
     Ok(())
+}
+
+/// How many bytes the rows of a run have, without reading them.
+pub fn size(db: &Db, no: RunNo) -> Stored<u64> {
+    let text = "
+        select (select coalesce(sum(octet_length(events)), 0) from run_log where run_no = ?1)
+             + (select coalesce(sum(octet_length(row)), 0) from steps where run_no = ?1)
+             + (select coalesce(sum(octet_length(bytes)), 0) from payloads where run_no = ?1)";
+    Ok(db.prepare_cached(text)?.query_row([no], |row| row.get::<_, i64>(0))? as u64)
 }

@@ -7,7 +7,7 @@ use abide_core::ids::{Digest, Namespace, PayloadName, RunId, WorkflowId};
 use abide_core::run::Head;
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
-use abide_core::run::step::Step;
+use abide_core::run::step::{Connection, Step};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, params};
 
@@ -40,6 +40,8 @@ pub struct Columns {
     pub step_id: Option<String>,
     pub reason: Option<String>,
     pub failure_kind: Option<String>,
+    pub owner_id: Option<String>,
+    pub data_region: Option<String>,
     pub parent: Option<String>,
     pub origin: Option<String>,
     pub unique: Option<String>,
@@ -60,8 +62,6 @@ pub struct Findable {
     pub approvals: BTreeSet<(String, i64, Option<i64>)>,
     pub callbacks: BTreeSet<(Vec<u8>, String)>,
     pub labels: BTreeMap<String, String>,
-    /// Which steps are written as open.
-    pub open: BTreeSet<String>,
 }
 
 pub fn run_numbers(db: &Db, after: RunNo, limit: usize) -> Stored<Vec<RunNo>> {
@@ -87,7 +87,8 @@ pub fn identity(db: &Db, no: RunNo) -> Stored<RunKey> {
 pub fn whole(db: &Db, no: RunNo) -> Stored<Option<Whole>> {
     let text = "
         select namespace, run_id, rtrim(head), started, wake_at, workflow_id, workflow_version, bucket, state, seq, step_id,
-               reason, failure_kind, parent_run, origin_run, unique_value, created_at, updated_at, ended_at, pinned
+               reason, failure_kind, parent_run, origin_run, unique_value, created_at, updated_at, ended_at, pinned,
+               owner_id, data_region
         from   runs join run_starts using (run_no)
         where  run_no = ?1";
     let mut statement = db.prepare_cached(text)?;
@@ -112,15 +113,26 @@ pub fn whole(db: &Db, no: RunNo) -> Stored<Option<Whole>> {
         updated_at: row.get(17)?,
         ended_at: row.get(18)?,
         pinned: row.get(19)?,
+        owner_id: row.get(20)?,
+        data_region: row.get(21)?,
     };
     let wake_at = load::instant(row.get(4)?);
-    let head = load::head(&head_text, &started_text)?;
+    let apart = abide_core::run::Columns {
+        run_id: key.run_id.clone(),
+        namespace: key.namespace.clone(),
+        seq: columns.seq,
+        state: load::state(&columns.state)?,
+        updated_at: Timestamp::from_micros(columns.updated_at),
+        ended_at: load::instant(columns.ended_at),
+        pinned: columns.pinned,
+    };
+    let head = *load::head(&head_text, &started_text, apart)?;
     let (steps, log) = (load::steps(db, no, false)?, log::events(db, no, 0, usize::MAX)?);
     Ok(Some(Whole { no, key, head, head_text, started_text, columns, wake_at, steps, log }))
 }
 
 /// Of the rows through which a run should be found, those that are there. (That there are no others is one question to
-/// the store as a whole: `orphans`.)
+/// the store as a whole: `OF_ALL`.)
 pub fn findable(db: &Db, whole: &Whole, expected: &Findable) -> Stored<Findable> {
     let (no, namespace) = (whole.no, whole.key.namespace.as_str());
     let mut found = Findable::default();
@@ -155,14 +167,53 @@ pub fn findable(db: &Db, whole: &Whole, expected: &Findable) -> Stored<Findable>
     let mut statement = db.prepare_cached("select token_hash, path from callbacks where run_no = ?1")?;
     let rows = statement.query_map([no], |row| Ok((row.get(0)?, row.get(1)?)))?;
     found.callbacks = rows.collect::<Result<_, _>>()?;
-    let mut statement = db.prepare_cached("select path from steps where run_no = ?1 and open = 1")?;
-    let rows = statement.query_map([no], |row| row.get(0))?;
-    found.open = rows.collect::<Result<_, _>>()?;
     Ok(found)
+}
+
+/// The state of each step, and whether it is open, as they are written beside its row.
+pub fn step_columns(db: &Db, no: RunNo) -> Stored<BTreeMap<String, (String, bool)>> {
+    let mut statement = db.prepare_cached("select path, state, open from steps where run_no = ?1")?;
+    let rows = statement.query_map([no], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?))))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Whether a wait for a connection is marked, so that its run is told of the reconnect.
+pub fn is_released(db: &Db, key: &RunKey, no: RunNo, connection: &Connection, path: &str) -> Stored<bool> {
+    let text = "
+        select 1 from connection_waits
+        where  namespace = ?1 and tool = ?2 and account = ?3 and run_no = ?4 and path = ?5 and released = 1";
+    let values = params![key.namespace.as_str(), connection.tool, connection.account, no, path];
+    Ok(db.prepare_cached(text)?.exists(values)?)
 }
 
 pub fn payload(db: &Db, no: RunNo, name: &str) -> Stored<Option<Json>> {
     load::payload(db, no, &PayloadName::from(name))
+}
+
+/// A document as it is stored, and under which name.
+#[derive(Debug)]
+pub struct Document {
+    pub place: (String, String, u32),
+    pub hash: Digest,
+    pub text: String,
+}
+
+/// Documents after one, in the order of their names.
+pub fn documents(db: &Db, after: &(String, String, u32), limit: usize) -> Stored<Vec<Document>> {
+    let text = "
+        select namespace, workflow_id, version, hash, document from definitions
+        where  (namespace, workflow_id, version) > (?1, ?2, ?3)
+        order  by namespace, workflow_id, version
+        limit  ?4";
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![after.0, after.1, after.2, limit as i64])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let place = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let hash = load::digest(row.get_ref(3)?.as_blob().map_err(super::corrupt)?)?;
+        found.push(Document { place, hash, text: row.get(4)? });
+    }
+    Ok(found)
 }
 
 /// Whether a version of a workflow is stored with this hash.
@@ -204,54 +255,59 @@ pub fn messages_for(db: &Db, key: &RunKey) -> Stored<Vec<Message>> {
     Ok(posted.into_iter().filter(|posted| posted.key.target == *key).map(|posted| posted.message).collect())
 }
 
-/// Rows that belong to no run, runs that are in two places, and what SQLite itself says of its file.
-pub fn orphans(db: &Db) -> Stored<Vec<String>> {
-    let mut found = Vec::new();
-    let checks = [
-        (
-            "events of no run",
-            "select count(*) from (select distinct run_no from run_log) where run_no not in (select run_no from runs)",
-        ),
-        (
-            "steps of no run",
-            "select count(*) from (select distinct run_no from steps) where run_no not in (select run_no from runs)",
-        ),
-        (
-            "payloads of no run",
-            "select count(*) from (select distinct run_no from payloads) where run_no not in (select run_no from runs)",
-        ),
-        (
-            "ready tasks that nobody can claim",
-            "
-            select count(*) from ready_tasks left join steps using (run_no, path)
-            where  row is null or row ->> '$.task.id' is null or row ->> '$.task.lease.epoch' is not null",
-        ),
-        (
-            "waits for a connection that nothing waits for",
-            "
-            select count(*) from connection_waits left join steps using (run_no, path)
-            where  row is null or row ->> '$.block.wait.on' is not 'auth'",
-        ),
-        ("approvals of no run", "select count(*) from approvals where run_no not in (select run_no from runs)"),
-        ("starts of no run", "select count(*) from run_starts where run_no not in (select run_no from runs)"),
-        ("runs both here and in the archive", "select count(*) from runs join archived_runs using (run_id, namespace)"),
-        ("runs that are being archived", "select count(*) from archiving"),
-        (
-            "batches that go back in time or leave a gap",
-            "
-            select count(*) from (select batch - lag(batch) over w as step from batches window w as (order by batch))
-            where  step <> 1",
-        ),
-    ];
-    for (what, text) in checks {
-        let count: i64 = db.query_row(text, [], |row| row.get(0))?;
-        if count > 0 {
-            found.push(format!("{count} {what}"));
-        }
-    }
+/// Questions to the store as a whole: rows that belong to no run, runs that are in two places. Each counts what should not
+/// be there.
+pub const OF_ALL: &[(&str, &str)] = &[
+    (
+        "events of no run",
+        "select count(*) from (select distinct run_no from run_log) where run_no not in (select run_no from runs)",
+    ),
+    (
+        "steps of no run",
+        "select count(*) from (select distinct run_no from steps) where run_no not in (select run_no from runs)",
+    ),
+    (
+        "payloads of no run",
+        "select count(*) from (select distinct run_no from payloads) where run_no not in (select run_no from runs)",
+    ),
+    (
+        "ready tasks that nobody can claim",
+        "
+        select count(*) from ready_tasks left join steps using (run_no, path)
+        where  row is null or row ->> '$.task.id' is null or row ->> '$.task.lease.epoch' is not null",
+    ),
+    (
+        "waits for a connection that nothing waits for",
+        "
+        select count(*) from connection_waits left join steps using (run_no, path)
+        where  row is null or row ->> '$.block.wait.on' is not 'auth'",
+    ),
+    (
+        "labels that no start says",
+        "
+        select count(*) from run_labels left join run_starts using (run_no)
+        where  value is not (select said.value from json_each(started, '$.labels') as said where said.key = name)",
+    ),
+    ("approvals of no run", "select count(*) from approvals where run_no not in (select run_no from runs)"),
+    ("callbacks of no run", "select count(*) from callbacks where run_no not in (select run_no from runs)"),
+    ("starts of no run", "select count(*) from run_starts where run_no not in (select run_no from runs)"),
+    ("runs without a start", "select count(*) from runs where run_no not in (select run_no from run_starts)"),
+    ("runs both here and in the archive", "select count(*) from runs join archived_runs using (run_id, namespace)"),
+    ("runs that are being archived", "select count(*) from archiving"),
+    (
+        "batches that go back in time or leave a gap",
+        "
+        select count(*) from (select batch - lag(batch) over w as step from batches window w as (order by batch))
+        where  step <> 1",
+    ),
+];
+
+pub fn count(db: &Db, text: &str) -> Stored<i64> {
+    Ok(db.query_row(text, [], |row| row.get(0))?)
+}
+
+/// What SQLite itself says of its file, if that is not good.
+pub fn damage(db: &Db) -> Stored<Option<String>> {
     let said: String = db.query_row("pragma quick_check(1)", [], |row| row.get(0))?;
-    if said != "ok" {
-        found.push(format!("the file is damaged: {said}"));
-    }
-    Ok(found)
+    Ok(Some(said).filter(|said| said != "ok"))
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_core::contract::StepState;
+use abide_core::contract::{RunState, StepState};
 use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::Json;
 use abide_core::run::step::{Connection, Live, Progress, Step};
-use abide_core::run::{ConnectionFacts, Head, LateAnswer, Need, Started, Working};
+use abide_core::run::{Columns, ConnectionFacts, Head, LateAnswer, Need, Started, Working};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, Row, params};
 
@@ -28,30 +28,41 @@ pub(super) fn digest(bytes: &[u8]) -> Stored<Digest> {
     bytes.try_into().map(Digest).map_err(|_| corrupt("a digest has 32 bytes"))
 }
 
-/// A run's head, put together again from its two rows.
-pub(super) fn head(head: &str, started: &str) -> Stored<Head> {
-    let mut head: Head = parse(head, "a head")?;
+/// A run's head, put together again from its columns and its two texts.
+pub(super) fn head(head: &str, started: &str, mut columns: Columns) -> Stored<Box<Head>> {
+    let mut head: Box<Head> = parse(head, "a head")?;
+    head.swap_columns(&mut columns);
     head.started = Arc::new(parse::<Started>(started, "a start")?);
     Ok(head)
 }
 
+pub(super) fn state(name: &str) -> Stored<Option<RunState>> {
+    RunState::parse(name).map(Some).ok_or_else(|| corrupt(format!("{name:?} is no state")))
+}
+
 pub(super) fn run(db: &Db, key: &RunKey) -> Stored<Option<Loaded>> {
     let text = "
-        select run_no, head, started, wake_at
+        select run_no, head, started, wake_at, state, seq, updated_at, ended_at, pinned
         from   runs join run_starts using (run_no)
         where  run_id = ?1 and namespace = ?2";
-    let found = db
-        .prepare_cached(text)?
-        .query_row(params![key.run_id.as_str(), key.namespace.as_str()], |row| {
-            Ok((row.get::<_, RunNo>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get(3)?))
-        })
-        .optional()?;
-    let Some((no, head_text, started, wake_at)) = found else { return Ok(None) };
-    let head = head(&head_text, &started)?;
+    let mut statement = db.prepare_cached(text)?;
+    let mut rows = statement.query(params![key.run_id.as_str(), key.namespace.as_str()])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let text = |at: usize| row.get_ref(at)?.as_str().map_err(corrupt);
+    let columns = Columns {
+        run_id: key.run_id.clone(),
+        namespace: key.namespace.clone(),
+        state: state(text(4)?)?,
+        seq: row.get::<_, i64>(5)? as u64,
+        updated_at: Timestamp::from_micros(row.get(6)?),
+        ended_at: instant(row.get(7)?),
+        pinned: row.get(8)?,
+    };
+    let (no, head, wake_at) = (row.get(0)?, head(text(1)?, text(2)?, columns)?, instant(row.get(3)?));
     let open = steps(db, no, true)?;
     let steps = open.into_iter().map(|step| (step.path.clone(), Some(step))).collect();
-    let run = Working { head: Box::new(head), steps, payloads: BTreeMap::new() };
-    Ok(Some(Loaded { no, run, wake_at: instant(wake_at), late: late(db, no)? }))
+    let run = Working { head, steps, payloads: BTreeMap::new() };
+    Ok(Some(Loaded { no, run, wake_at, late: late(db, no)? }))
 }
 
 /// The rows of a run, or only those that may still act.
@@ -123,7 +134,11 @@ pub(super) fn late_from(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, (LateAnswer
     Ok(late)
 }
 
-pub(super) fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
+pub(super) fn needs(db: &Db, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
+    needs.iter().map(|one| need(db, no, one)).collect()
+}
+
+fn need(db: &Db, no: RunNo, need: &Need) -> Stored<Found> {
     match need {
         Need::Step(path) => Ok(Found::Step(path.clone(), step(db, no, path)?)),
         Need::Payload(name) => {
@@ -142,14 +157,14 @@ pub(super) fn payload(db: &Db, no: RunNo, name: &PayloadName) -> Stored<Option<J
     Ok(Some(std::str::from_utf8(bytes).map_err(corrupt)?.into()))
 }
 
-pub(super) fn due(db: &Db, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+pub(super) fn due(db: &Db, now: Timestamp, limit: usize) -> Stored<Vec<(RunNo, RunKey)>> {
     let text = "
-        select namespace, run_id from runs
+        select run_no, namespace, run_id from runs
         where  wake_at is not null and wake_at <= ?1
         order  by wake_at
         limit  ?2";
     let mut statement = db.prepare_cached(text)?;
-    let rows = statement.query_map(params![now.micros(), limit as i64], |row| key(row, 0))?;
+    let rows = statement.query_map(params![now.micros(), limit as i64], |row| Ok((row.get(0)?, key(row, 1)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 

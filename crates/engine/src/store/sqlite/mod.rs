@@ -17,7 +17,6 @@ pub mod rebuild;
 
 use std::sync::Arc;
 
-use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
@@ -25,11 +24,13 @@ use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, ErrorCode, OptionalExtension, params};
 
 use super::{
-    Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
-    Touched, Wanted, Writes,
+    Beside, Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored,
+    StoredDefinition, Touched, Wanted, Writes,
 };
+use crate::archive::Bundle;
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
+use open::Shortening;
 pub use open::{Files, Readers};
 
 /// The one writer of a data directory.
@@ -38,6 +39,7 @@ pub struct Sqlite {
     db: Db,
     files: Files,
     readers: Arc<Readers>,
+    shortening: Shortening,
     /// The last message that waits, so that new ones come after it.
     last_posted: i64,
 }
@@ -47,7 +49,7 @@ impl From<rusqlite::Error> for StoreError {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => StoreError::Full,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy(error.to_string()),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Corrupt(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged(error.to_string()),
             _ => StoreError::Failed(error.to_string()),
         }
     }
@@ -63,7 +65,8 @@ impl Sqlite {
         let db = files.writer()?;
         let readers = Arc::new(Readers::new(files.clone())?);
         let last_posted = db.query_row("select coalesce(max(n), 0) from inbox", [], |row| row.get(0))?;
-        Ok(Sqlite { db, files, readers, last_posted })
+        let shortening = Shortening::of(&files);
+        Ok(Sqlite { db, files, readers, shortening, last_posted })
     }
 
     pub fn readers(&self) -> Arc<Readers> {
@@ -93,7 +96,7 @@ impl Sqlite {
         at_failpoint(Point::BeforeCommit);
         self.db.execute_batch("commit")?;
         at_failpoint(Point::AfterCommit);
-        Ok(())
+        self.shortening.after_commit(&self.db)
     }
 }
 
@@ -104,7 +107,25 @@ impl Drop for Sqlite {
     }
 }
 
+impl Beside for Readers {
+    fn load_run(&self, key: &RunKey) -> Stored<Option<Loaded>> {
+        self.beside(|db| load::run(db, key))
+    }
+
+    fn load(&self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
+        self.beside(|db| load::needs(db, no, needs))
+    }
+
+    fn kept(&self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {
+        self.beside(|db| load::kept(db, namespace, key))
+    }
+}
+
 impl Store for Sqlite {
+    fn beside(&self) -> Arc<dyn Beside> {
+        self.readers.clone()
+    }
+
     fn begin(&mut self) -> Stored {
         if self.files.is_short_of_room() {
             return Err(StoreError::Full);
@@ -158,21 +179,19 @@ impl Store for Sqlite {
         Ok(self.db.prepare_cached(text)?.exists(params![key.run_id.as_str(), key.namespace.as_str()])?)
     }
 
-    fn archived(&mut self, key: &RunKey) -> Stored<Option<(RunState, u64)>> {
-        let Some(archived) = archive::find(&self.db, key)? else { return Ok(None) };
-        let head = crate::archive::Bundle::unpack(&archived.bundle)?.head;
-        Ok(head.state.map(|state| (state, head.seq)))
+    fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>> {
+        Ok(crate::archive::find(&self.db, key)?.map(|(_, bundle)| bundle))
     }
 
     fn load(&mut self, no: RunNo, needs: &[Need]) -> Stored<Vec<Found>> {
-        needs.iter().map(|need| load::need(&self.db, no, need)).collect()
+        load::needs(&self.db, no, needs)
     }
 
     fn load_steps(&mut self, no: RunNo) -> Stored<Vec<Arc<Step>>> {
         load::steps(&self.db, no, false)
     }
 
-    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<RunKey>> {
+    fn due(&mut self, now: Timestamp, limit: usize) -> Stored<Vec<(RunNo, RunKey)>> {
         load::due(&self.db, now, limit)
     }
 

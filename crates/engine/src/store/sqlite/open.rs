@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("005_tools", include_str!("migrations/005_tools.sql")),
     ("006_reasons", include_str!("migrations/006_reasons.sql")),
     ("007_flat", include_str!("migrations/007_flat.sql")),
+    ("008_columns", include_str!("migrations/008_columns.sql")),
+    ("009_entries", include_str!("migrations/009_entries.sql")),
+    ("010_ages", include_str!("migrations/010_ages.sql")),
 ];
 
 /// How long a foreign process may hold the write lock before a batch is refused.
@@ -34,8 +38,12 @@ const READER_CAP: Duration = Duration::from_secs(10);
 const READERS: usize = 4;
 /// Pages of the WAL from which on they are copied into the database.
 const CHECKPOINT_AT: i32 = 4_000;
-/// Readers that follow each other without a gap would let the WAL grow without end: from here on they are waited for.
-const RESTART_AT: i32 = 64_000;
+/// Bytes of the WAL from which on readers are waited for: if they follow each other without a gap, it would grow without end.
+const RESTART_AT: u64 = 256 << 20;
+/// How long they are waited for at most, because whoever commits waits too.
+const RESTART_WAIT: Duration = Duration::from_millis(200);
+/// A reader that stayed longer, as a backup does, is waited for again only after so many bytes more.
+const RESTART_AGAIN: u64 = 64 << 20;
 
 /// What stays free on the disk: a commit that meets the end of it costs every connection, and a checkpoint must still fit.
 /// Of a small disk it is a part.
@@ -206,18 +214,49 @@ fn room(_: &Path) -> Option<(u64, u64)> {
 /// Copies the WAL into the database when it is long enough. SQLite would do so by itself, but keep it to itself when that
 /// fails: after a failed sync nothing more may be trusted to this disk, so the commit reports it and the engine ends.
 fn checkpoint(wal: &mut Wal, pages: i32) -> rusqlite::Result<()> {
-    let mode = match pages {
-        ..CHECKPOINT_AT => return Ok(()),
-        CHECKPOINT_AT..RESTART_AT => CheckpointMode::PASSIVE,
-        _ => CheckpointMode::RESTART,
-    };
-    match wal.checkpoint_v2(mode) {
-        Ok(_) => Ok(()),
-        Err(error) => match error.sqlite_error_code() {
-            // Somebody reads, or the disk is full: the WAL keeps everything until the next time.
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => Ok(()),
-            _ => Err(error),
-        },
+    if pages < CHECKPOINT_AT {
+        return Ok(());
+    }
+    unless_it_must_wait(wal.checkpoint_v2(CheckpointMode::PASSIVE))
+}
+
+/// Somebody reads, or the disk is full: the WAL keeps everything until the next time.
+fn unless_it_must_wait(done: rusqlite::Result<(i32, i32)>) -> rusqlite::Result<()> {
+    match done.map_err(|error| (error.sqlite_error_code(), error)) {
+        Ok(_) | Err((Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull), _)) => Ok(()),
+        Err((_, error)) => Err(error),
+    }
+}
+
+/// Keeps the WAL from growing without end.
+#[derive(Debug)]
+pub(super) struct Shortening {
+    wal: Option<PathBuf>,
+    /// The length at which readers are waited for next.
+    at: u64,
+}
+
+impl Shortening {
+    pub fn of(files: &Files) -> Shortening {
+        Shortening { wal: files.database().map(|database| database.with_extension("db-wal")), at: RESTART_AT }
+    }
+
+    /// After a commit: waits a moment for readers if the WAL is too long, so that the next commit writes it from its
+    /// beginning.
+    pub fn after_commit(&mut self, db: &Db) -> Stored {
+        let Some(wal) = &self.wal else { return Ok(()) };
+        let length = std::fs::metadata(wal).map_or(0, |file| file.len());
+        if length < RESTART_AT {
+            self.at = RESTART_AT;
+        }
+        if length < self.at {
+            return Ok(());
+        }
+        self.at = length + RESTART_AGAIN;
+        db.busy_timeout(RESTART_WAIT)?;
+        let done = db.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::RESTART);
+        db.busy_timeout(WRITER_WAIT)?;
+        Ok(unless_it_must_wait(done)?)
     }
 }
 
@@ -256,6 +295,10 @@ pub struct Readers {
     files: Files,
     idle: Mutex<Idle>,
     returned: Condvar,
+    /// The lane's own: it waits for nobody who reads much.
+    beside: Mutex<Option<Db>>,
+    /// Whoever reads at length is cut off: the writer waits for them.
+    closing: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -269,16 +312,43 @@ impl Readers {
     pub fn new(files: Files) -> Stored<Readers> {
         let first = files.reader()?;
         let idle = Idle { connections: vec![first], lent: 0, closed: false };
-        Ok(Readers { files, idle: Mutex::new(idle), returned: Condvar::new() })
+        let (idle, returned, beside) = (Mutex::new(idle), Condvar::new(), Mutex::new(None));
+        Ok(Readers { files, idle, returned, beside, closing: Arc::default() })
     }
 
     /// Reads in one snapshot.
     pub fn read<T>(&self, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
+        self.read_for(Some(READER_CAP), read)
+    }
+
+    /// The same for whoever must come to an end however long it takes: a checker, and what packs a run. The WAL is not reused
+    /// meanwhile, so each of their reads is one piece of the work.
+    pub fn read_at_length<T>(&self, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
+        self.read_for(None, read)
+    }
+
+    fn read_for<T>(&self, cap: Option<Duration>, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
         let mut lent = Lent { readers: self, db: Some(self.borrow()?) };
         let Some(db) = &mut lent.db else { return Err(StoreError::Failed("a connection that is not there".into())) };
-        let watch = Stopwatch::start();
-        db.progress_handler(10_000, Some(move || watch.elapsed() > READER_CAP))?;
+        let (watch, closing) = (Stopwatch::start(), self.closing.clone());
+        let is_over = move || cap.map_or_else(|| closing.load(Ordering::Relaxed), |cap| watch.elapsed() > cap);
+        db.progress_handler(10_000, Some(is_over))?;
         read(&*db.transaction()?)
+    }
+
+    /// Reads a few rows in one snapshot, for the lane.
+    pub(super) fn beside<T>(&self, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
+        let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+        if beside.is_none() && !self.lock().closed {
+            *beside = Some(self.files.reader()?);
+        }
+        let Some(db) = &*beside else { return Err(StoreError::Busy("the files are being opened again".into())) };
+        let found = in_one_snapshot(db, read);
+        if found.is_err() {
+            // It may still be in a transaction, which would keep the WAL from being reused.
+            beside.take();
+        }
+        found
     }
 
     fn borrow(&self) -> Stored<Db> {
@@ -303,15 +373,19 @@ impl Readers {
 
     /// Waits for the readers that are out and closes all of them.
     pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
         let mut idle = self.lock();
         idle.closed = true;
         while idle.lent > 0 {
             idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
         }
         idle.connections.clear();
+        drop(idle);
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     pub(super) fn reopen(&self) -> Stored {
+        self.closing.store(false, Ordering::Relaxed);
         self.lock().closed = false;
         self.returned.notify_all();
         Ok(())
@@ -320,6 +394,13 @@ impl Readers {
     fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn in_one_snapshot<T>(db: &Db, read: impl FnOnce(&Db) -> Stored<T>) -> Stored<T> {
+    db.prepare_cached("begin")?.raw_execute()?;
+    let found = read(db)?;
+    db.prepare_cached("commit")?.raw_execute()?;
+    Ok(found)
 }
 
 /// A connection that comes back whatever happens to its borrower.
@@ -339,6 +420,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_read_at_length_ends_when_the_files_are_opened_again() {
+        let files = Files::in_memory("at-length").expect("a place");
+        let _writer = files.writer().expect("a writer");
+        let readers = Readers::new(files).expect("readers");
+        let endless = "with recursive n(n) as (select 1 union all select n + 1 from n) select count(*) from n";
+        std::thread::scope(|scope| {
+            let reader =
+                scope.spawn(|| readers.read_at_length(|db| Ok(db.query_row(endless, [], |row| row.get::<_, i64>(0))?)));
+            while readers.lock().lent == 0 {
+                std::thread::yield_now();
+            }
+            readers.close();
+            assert!(reader.join().expect("no panic").is_err());
+        });
+    }
+
+    #[test]
     fn a_read_that_panics_gives_its_connection_back() {
         let files = Files::in_memory("panics").expect("a place");
         let _writer = files.writer().expect("a writer");
@@ -348,5 +446,19 @@ mod tests {
             assert!(std::panic::catch_unwind(read).is_err());
         }
         readers.read(|db| Ok(db.query_row("select 1", [], |_| Ok(()))?)).expect("others still read");
+    }
+
+    #[test]
+    fn the_lane_reads_on_after_a_failure_and_not_while_the_files_are_closed() {
+        let files = Files::in_memory("beside").expect("a place");
+        let _writer = files.writer().expect("a writer");
+        let readers = Readers::new(files).expect("readers");
+        let read = || readers.beside(|db| Ok(db.query_row("select 1", [], |row| row.get::<_, i64>(0))?));
+        assert!(readers.beside::<()>(|_| Err(StoreError::Full)).is_err());
+        assert!(matches!(read(), Ok(1)), "nothing was left open");
+        readers.close();
+        assert!(matches!(read(), Err(StoreError::Busy(_))));
+        readers.reopen().expect("open again");
+        assert!(matches!(read(), Ok(1)));
     }
 }

@@ -11,17 +11,27 @@ use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, LateAnswer};
 use abide_core::time::Timestamp;
 use rusqlite::types::Value;
-use rusqlite::{Connection as Db, OptionalExtension, params, params_from_iter};
+use rusqlite::{Connection as Db, OptionalExtension, Row, params, params_from_iter};
 
 use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition, bucket};
 use super::{feed, load, log};
+use crate::hub::Position;
 use crate::listeners::EVERYWHERE;
 use crate::reads::Filter;
 use crate::store::Touched;
 
 /// The position of the last commit that this snapshot sees.
 pub fn position(db: &Db) -> Stored<i64> {
-    Ok(db.prepare_cached("select coalesce(max(batch), 0) from batches")?.query_row([], |row| row.get(0))?)
+    Ok(last_commit(db)?.batch)
+}
+
+pub fn last_commit(db: &Db) -> Stored<Position> {
+    let text = "select batch, at from batches order by batch desc limit 1";
+    Ok(db.prepare_cached(text)?.query_row([], position_of).optional()?.unwrap_or_default())
+}
+
+fn position_of(row: &Row<'_>) -> rusqlite::Result<Position> {
+    Ok(Position { batch: row.get(0)?, at: Timestamp::from_micros(row.get(1)?) })
 }
 
 pub fn serving_since(db: &Db) -> Stored<Timestamp> {
@@ -481,29 +491,42 @@ pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String
 }
 
 /// A commit, and what it touched.
-pub type Commit = (i64, Vec<Touched>);
+pub type Commit = (Position, Vec<Touched>);
 
-/// What the commits after a position touched, in order; `None` when the position is no longer known.
+/// What the commits after a number touched, in order; `None` when it is no longer known.
 pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<Commit>>> {
     let first: Option<i64> = db.prepare_cached("select min(batch) from batches")?.query_row([], |row| row.get(0))?;
     if first.is_some_and(|first| after + 1 < first) {
         return Ok(None);
     }
-    let text = "select batch, touched from batches where batch > ?1 order by batch limit ?2";
+    let text = "select batch, at, touched from batches where batch > ?1 order by batch limit ?2";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query(params![after, limit as i64])?;
     let mut commits = Vec::new();
     while let Some(row) = rows.next()? {
-        let bytes: Vec<u8> = row.get(1)?;
+        let bytes: Vec<u8> = row.get(2)?;
         let touched = feed::decode(&bytes).ok_or_else(|| super::corrupt("a batch row"))?;
-        commits.push((row.get(0)?, touched));
+        commits.push((position_of(row)?, touched));
     }
     Ok(Some(commits))
 }
 
-/// How the runs with these numbers are named.
+/// Whether a position is one of this store, and its commit is still kept. One that was handed out by a store of which only
+/// an older copy is left is not: other commits have its number, or none has.
+pub fn is_known(db: &Db, position: Position) -> Stored<bool> {
+    if position == Position::default() {
+        return Ok(true);
+    }
+    let text = "select 1 from batches where batch = ?1 and at = ?2";
+    Ok(db.prepare_cached(text)?.exists([position.batch, position.at.micros()])?)
+}
+
+/// How a run is named, also when it is in the archive.
 pub fn key_of(db: &Db, no: RunNo) -> Stored<Option<(RunKey, WorkflowId)>> {
-    let text = "select namespace, run_id, workflow_id from runs where run_no = ?1";
+    let text = "
+        select namespace, run_id, workflow_id from runs where run_no = ?1
+        union all
+        select namespace, run_id, workflow_id from archived_runs where run_no = ?1";
     let found = db.prepare_cached(text)?.query_row([no], |row| {
         let key = RunKey {
             namespace: Namespace::new(row.get::<_, String>(0)?),

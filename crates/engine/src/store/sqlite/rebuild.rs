@@ -8,15 +8,22 @@ use abide_core::run::{Working, replay, wake_at};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, params};
 
-use super::super::{RunNo, StepWrite, Stored, rows};
-use super::check;
-use super::{Files, corrupt, room, write};
+use super::super::{RunKey, RunNo, StepWrite, Stored, rows};
+use super::{Files, check, corrupt, read, room, write};
 
 /// Folds every log and writes the rows that come out. Everything or nothing: it is one transaction.
 pub fn rebuild(files: &Files) -> Stored<u64> {
     let mut db = files.writer()?;
     let tx = db.transaction()?;
-    for text in ["delete from ready_tasks", "delete from connection_waits", "delete from approvals"] {
+    for text in [
+        "delete from ready_tasks",
+        "delete from connection_waits",
+        "delete from approvals",
+        "delete from callbacks",
+        "delete from run_labels",
+        // No wrong value may be in the way of a right one.
+        "update runs set unique_value = null",
+    ] {
         tx.execute(text, [])?;
     }
     let (mut after, mut rebuilt) = (0, 0);
@@ -49,24 +56,32 @@ fn rebuild_run(db: &Db, no: RunNo) -> Stored {
         let row = StepWrite { before: None, after: step.clone(), only_live: false, row: None };
         write::write_step(&mut hot, no, &identity, &run.head.started, &row)?;
         restore_last_heartbeat(db, no, step, &lives)?;
+        restore_release(db, no, &identity, step)?;
     }
-    write_head(db, no, &run)
+    write_head(db, no, &mut run)?;
+    for (name, value) in &run.head.started.labels {
+        let text = "insert into run_labels (namespace, name, value, run_no) values (?1, ?2, ?3, ?4)";
+        db.prepare_cached(text)?.execute(params![identity.namespace.as_str(), name, value, no])?;
+    }
+    Ok(())
 }
 
-fn write_head(db: &Db, no: RunNo, run: &Working) -> Stored {
-    let (head, shown) = (&run.head, rows::shown(run));
+fn write_head(db: &Db, no: RunNo, run: &mut Working) -> Stored {
+    let shown = rows::shown(run);
     let wakes = wake_at(run, Timestamp::default()).map(Timestamp::micros);
     let stored = "select wake_at from runs where run_no = ?1";
     let stored: Option<i64> = db.prepare_cached(stored)?.query_row([no], |row| row.get(0))?;
     // It may be earlier than needed, never later.
     let stored = stored.filter(|_| !run.is_terminal());
     let wakes = stored.into_iter().chain(wakes).min();
-    let mut row = write::json(head)?;
+    let mut row = rows::head(&mut run.head)?;
+    let (head, started) = (&run.head, &run.head.started);
     room::keep_for_head(&mut row, &shown, head.seq, wakes.is_some(), head.ended_at.is_some());
     let text = "
         update runs
         set    state = ?2, bucket = ?3, seq = ?4, step_id = ?5, reason = ?6, failure_kind = ?7, updated_at = ?8,
-               ended_at = ?9, pinned = ?10, head = ?11, wake_at = ?12
+               ended_at = ?9, pinned = ?10, head = ?11, wake_at = ?12, workflow_id = ?13, workflow_version = ?14,
+               owner_id = ?15, data_region = ?16, parent_run = ?17, origin_run = ?18, unique_value = ?19, created_at = ?20
         where  run_no = ?1";
     db.prepare_cached(text)?.execute(params![
         no,
@@ -81,10 +96,18 @@ fn write_head(db: &Db, no: RunNo, run: &Working) -> Stored {
         head.pinned,
         row,
         wakes,
+        started.workflow_id.as_str(),
+        started.workflow_version,
+        started.owner_id,
+        started.data_region,
+        started.parent.as_ref().map(|parent| parent.run_id.as_str()),
+        started.origin.as_ref().and_then(|origin| origin.run_id.as_ref()).map(|run| run.as_str()),
+        started.unique,
+        started.created_at.micros(),
     ])?;
     let text = "
         insert into run_starts (run_no, started) values (?1, ?2) on conflict do update set started = excluded.started";
-    db.prepare_cached(text)?.execute(params![no, write::json(&*head.started)?])?;
+    db.prepare_cached(text)?.execute(params![no, write::json(&**started)?])?;
     Ok(())
 }
 
@@ -112,5 +135,20 @@ fn restore_last_heartbeat(db: &Db, no: RunNo, step: &Step, lives: &BTreeMap<Stri
     let text = "update steps set last_heartbeat_at = ?3 where run_no = ?1 and path = ?2";
     let at = live.last_heartbeat_at.micros();
     db.prepare_cached(text)?.execute(params![no, step.path.as_str(), at])?;
+    Ok(())
+}
+
+/// A run that waits for a connection which was reconnected has not heard of it, or it would not wait. At the same instant
+/// either may have come first; to be told once too often is better than never.
+fn restore_release(db: &Db, no: RunNo, identity: &RunKey, step: &Step) -> Stored {
+    let Some((connection, since)) = rows::waits_since(step) else { return Ok(()) };
+    let facts = read::connection(db, &identity.namespace, connection)?;
+    if facts.and_then(|facts| facts.reconnected_at).is_some_and(|at| since <= at) {
+        let text = "
+            update connection_waits set released = 1
+            where  namespace = ?1 and tool = ?2 and account = ?3 and run_no = ?4 and path = ?5";
+        let (namespace, path) = (identity.namespace.as_str(), step.path.as_str());
+        db.prepare_cached(text)?.execute(params![namespace, connection.tool, connection.account, no, path])?;
+    }
     Ok(())
 }

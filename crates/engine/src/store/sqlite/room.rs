@@ -6,9 +6,14 @@ use abide_core::run::step::Step;
 use super::super::rows::Shown;
 
 /// Rows are as long as a multiple of this. A run of a few steps stays within one from its start to its end.
-const OF_RUN: usize = 256;
+const OF_RUN: usize = 320;
 /// A task that is waiting, leased and done: all within twice this.
 const OF_STEP: usize = 384;
+
+const BLANKS: &str = match str::from_utf8(&[b' '; if OF_RUN > OF_STEP { OF_RUN } else { OF_STEP }]) {
+    Ok(blanks) => blanks,
+    Err(_) => "",
+};
 
 /// What SQLite takes for an instant of our time.
 const INSTANT: usize = 8;
@@ -39,7 +44,7 @@ pub(super) fn keep_for_step(row: &mut String, step: &Step) {
 fn fill_up(text: &mut String, beside: usize, room: usize) {
     let size = text.len() + beside;
     let blanks = size.next_multiple_of(room) - size;
-    text.extend(std::iter::repeat_n(' ', blanks));
+    text.push_str(&BLANKS[..blanks]);
 }
 
 /// How many bytes SQLite stores a positive number in.

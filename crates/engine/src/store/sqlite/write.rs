@@ -168,7 +168,8 @@ impl Sqlite {
 pub(super) fn prepare(writes: &mut Writes) -> Stored {
     for run in &mut writes.runs {
         if !run.records.is_empty() {
-            run.log = Some(log::encode(&run.records)?);
+            // They end here, where they were made: memory that another thread gives back costs more.
+            run.log = Some(log::encode(&std::mem::take(&mut run.records))?);
         }
         if !run.head.is_empty() {
             let (wakes, ended) = (run.wake_at.is_some(), run.ended_at.is_some());
@@ -196,14 +197,15 @@ fn micros(at: Option<Timestamp>) -> Option<i64> {
 }
 
 fn write_run(hot: &mut Hot<'_>, write: &RunWrite) -> Stored {
-    if let Some(first) = write.records.first().filter(|_| write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
+    let says = write.to_seq > write.from_seq;
+    if says && (write.from_seq == 0 || !is_planted(Bug::RowWithoutEvents)) {
         let text = text_of(write.log.as_deref(), || log::encode(&write.records))?;
-        hot.insert_log()?.execute(params![write.no, first.seq as i64, text])?;
+        hot.insert_log()?.execute(params![write.no, write.from_seq as i64 + 1, text])?;
     }
     at_failpoint(Point::AfterEvents);
     if write.from_seq == 0 {
         insert_run(hot, write)?;
-    } else if (!write.records.is_empty() || write.moves != Moves::Nothing) && !is_planted(Bug::EventsWithoutRow) {
+    } else if (says || write.moves != Moves::Nothing) && !is_planted(Bug::EventsWithoutRow) {
         update_run(hot, write)?;
     }
     for step in &write.steps {
@@ -449,8 +451,8 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
         super::archive::store(db, archived.no, &archived.bundle, archived.size, archived.at)?;
         at_failpoint(Point::AfterArchive);
     }
-    if let Some((keys_before, batches_before)) = writes.pruned {
-        super::archive::prune(db, keys_before, batches_before)?;
+    if let Some(before) = writes.forgotten {
+        super::archive::forget(db, before)?;
     }
     if let Some((position, added)) = &writes.counted {
         super::insights::add(db, *position, added)?;

@@ -18,15 +18,23 @@ const EVENTS: &str = "
     where  run_no = ?1 and entry > ?2
     order  by seq";
 
-pub fn events(db: &Db, no: RunNo, after: u64) -> Judged<Vec<Record>> {
-    let read = || -> rusqlite::Result<Vec<Record>> {
+/// Those after one, whose hash is `previous`.
+pub fn events(db: &Db, no: RunNo, after: u64, mut previous: Digest) -> Judged<Vec<Record>> {
+    let mut read = || -> rusqlite::Result<Vec<Record>> {
         let mut statement = db.prepare_cached(EVENTS)?;
-        statement.query_map([no, after as i64], record)?.collect()
+        let records = statement.query_map([no, after as i64], record)?.map(|read| {
+            let (mut record, hash) = read?;
+            // A row of the log has the hash of its last event only.
+            record.hash = hash.unwrap_or_else(|| record.chained_to(previous));
+            previous = record.hash;
+            Ok(record)
+        });
+        records.collect()
     };
     read().or_else(|error| broken("I7", format!("the log of run {no} cannot be read: {error}")))
 }
 
-fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+fn record(row: &Row<'_>) -> rusqlite::Result<(Record, Option<Digest>)> {
     let strange = |what: &str| rusqlite::Error::InvalidParameterName(what.to_owned());
     let text = |at: usize| row.get::<_, String>(at);
     let state = |at: usize| -> rusqlite::Result<Option<RunState>> {
@@ -34,7 +42,9 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     };
     let evidence: Option<String> = row.get(13)?;
     let evidence: Option<Vec<Evidence>> = evidence.and_then(|text| serde_json::from_str(&text).ok());
-    Ok(Record {
+    let hash: Option<String> = row.get(14)?;
+    let hash = hash.map(|hash| Digest::parse(&hash).ok_or_else(|| strange("hash"))).transpose()?;
+    let record = Record {
         seq: row.get::<_, i64>(0)? as u64,
         v: row.get(1)?,
         at: abide_core::time::Timestamp::from_micros(row.get(2)?),
@@ -48,13 +58,14 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         attempt: row.get(11)?,
         payload: RawValue::from_string(text(12)?).map_err(|_| strange("payload"))?,
         evidence: evidence.unwrap_or_default(),
-        hash: Digest::parse(&text(14)?).ok_or_else(|| strange("hash"))?,
-    })
+        hash: Digest::default(),
+    };
+    Ok((record, hash))
 }
 
 /// What happened to a run, for people.
 pub fn story(db: &Db, no: RunNo) -> String {
-    let records = events(db, no, 0).unwrap_or_default();
+    let records = events(db, no, 0, Digest::default()).unwrap_or_default();
     let lines = records.iter().map(|record| {
         let payload: String = record.payload.get().chars().take(200).collect();
         let (step, actor) = (record.step_id.as_ref().map_or("", Path::as_str), &record.actor.id);

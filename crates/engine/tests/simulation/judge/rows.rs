@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use abide_core::ids::{Namespace, Path, RunId};
-use abide_core::run::Working;
 use abide_core::run::invariant::LogReader;
 use abide_core::run::step::{Live, Step};
+use abide_core::run::{Columns, Working};
 use abide_core::time::Timestamp;
 use abide_engine::store::{RunKey, RunNo, rows};
 use rusqlite::{Connection as Db, Row, params};
@@ -24,6 +24,8 @@ pub struct StoredRun {
     reason: Option<String>,
     failure_kind: Option<String>,
     ended_at: Option<Timestamp>,
+    updated_at: Option<Timestamp>,
+    pinned: bool,
     head: String,
     started: String,
     steps: BTreeMap<Path, StoredStep>,
@@ -38,7 +40,8 @@ struct StoredStep {
 }
 
 const RUN: &str = "
-    select namespace, run_id, seq, state, wake_at, bucket, step_id, reason, failure_kind, ended_at, rtrim(head), started
+    select namespace, run_id, seq, state, wake_at, bucket, step_id, reason, failure_kind, ended_at, rtrim(head), started,
+           updated_at, pinned
     from   runs join run_starts using (run_no)
     where  run_no = ?1";
 
@@ -67,6 +70,8 @@ fn read(db: &Db, no: RunNo) -> rusqlite::Result<StoredRun> {
             ended_at: instant(row, 9)?,
             head: row.get(10)?,
             started: row.get(11)?,
+            updated_at: instant(row, 12)?,
+            pinned: row.get(13)?,
             steps: BTreeMap::new(),
         })
     })?;
@@ -115,7 +120,9 @@ impl Seen {
         if stored.seq != head.seq {
             return differs("the version", &head.seq.to_string(), &stored.seq.to_string());
         }
-        let folded = text(head);
+        let mut left_out = head.clone();
+        left_out.swap_columns(&mut Columns::default());
+        let folded = text(&left_out);
         if folded != stored.head {
             return differs("the head", &folded, &stored.head);
         }
@@ -152,7 +159,9 @@ impl Seen {
             && stored.step_id.as_deref() == shown.step_id.as_ref().map(Path::as_str)
             && stored.reason.as_deref() == shown.reason.map(|reason| reason.as_str())
             && stored.failure_kind.as_deref() == shown.failure_kind.map(|kind| kind.as_str())
-            && stored.ended_at == self.run.head.ended_at;
+            && stored.ended_at == self.run.head.ended_at
+            && stored.updated_at == Some(self.run.head.updated_at)
+            && stored.pinned == self.run.head.pinned;
         if !same {
             let of_row = (&stored.state, &stored.bucket, &stored.step_id, &stored.reason, &stored.failure_kind);
             return broken("I1", format!("{}: the row shows {of_row:?}, not {shown:?}", self.key.run_id));
