@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use ring::digest;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::time::Timestamp;
 
@@ -162,17 +162,49 @@ pub struct Digest(pub [u8; 32]);
 
 impl Digest {
     pub fn of(bytes: &[u8]) -> Digest {
-        Digest(Sha256::digest(bytes).into())
+        Digest::from(digest::digest(&digest::SHA256, bytes))
     }
 
-    /// A digest over several fields; each is preceded by its length, so that no two lists of fields look alike.
+    /// A digest over several fields, as [`Fields`] makes it.
     pub fn of_fields<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Digest {
-        let mut hasher = Sha256::new();
-        for field in fields {
-            hasher.update((field.len() as u64).to_le_bytes());
-            hasher.update(field);
-        }
-        Digest(hasher.finalize().into())
+        let mut said = Fields::default();
+        fields.into_iter().for_each(|field| said.add(field));
+        said.digest()
+    }
+}
+
+impl From<digest::Digest> for Digest {
+    fn from(digest: digest::Digest) -> Digest {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.as_ref());
+        Digest(bytes)
+    }
+}
+
+/// A digest over fields that come one by one; each is preceded by its length, so that no two lists of fields look alike.
+#[derive(Clone)]
+pub struct Fields(digest::Context);
+
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fields").finish_non_exhaustive()
+    }
+}
+
+impl Default for Fields {
+    fn default() -> Fields {
+        Fields(digest::Context::new(&digest::SHA256))
+    }
+}
+
+impl Fields {
+    pub fn add(&mut self, field: &[u8]) {
+        self.0.update(&(field.len() as u64).to_le_bytes());
+        self.0.update(field);
+    }
+
+    pub fn digest(self) -> Digest {
+        Digest::from(self.0.finish())
     }
 }
 

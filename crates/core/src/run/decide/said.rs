@@ -1,16 +1,15 @@
 //! What a worker's answer says, as a digest: the same answer given again is recognised, another one is refused.
 
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 
 use crate::contract::FailureClass;
-use crate::ids::Digest;
+use crate::ids::{Digest, Fields};
 use crate::run::command::{ApprovalAsked, Ask, BlockOn, CodedWait, Fault, Report, StepBegin, StepDone, StepWait};
 use crate::time::{Span, Timestamp};
 
 /// Of an answer that ends a lease. Reports that leave it as it is have none.
 pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
-    let mut said = Said(Sha256::new());
+    let mut said = Said::default();
     match ask {
         Ask::Complete { report, .. } => said.word("complete").report(report),
         Ask::Fail { fault, .. } => said.word("fail").fault(fault),
@@ -19,16 +18,15 @@ pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
         Ask::Steps { done, begin, wait, .. } => said.word("steps").steps(done, begin, wait),
         _ => return None,
     };
-    Some(Digest(said.0.finalize().into()))
+    Some(said.0.digest())
 }
 
-/// Each part is preceded by its length, so that no two answers look alike.
-struct Said(Sha256);
+#[derive(Default)]
+struct Said(Fields);
 
 impl Said {
     fn bytes(&mut self, bytes: &[u8]) -> &mut Said {
-        self.0.update((bytes.len() as u64).to_le_bytes());
-        self.0.update(bytes);
+        self.0.add(bytes);
         self
     }
 
