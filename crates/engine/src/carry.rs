@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::hub::{Committed, Hub, Position};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
+use crate::reply::Together;
 use crate::request::{Answer, Asked, Error, KeptAnswer, LeasedTask, Request, Tidy, ToRun, Told, What};
 use crate::store::behind::{Behind, Failed, Then};
 use crate::store::{
@@ -86,6 +87,8 @@ pub struct Lane<S: Store> {
     growing: Option<Growing>,
     /// A batch that was decided and could not be made durable.
     returned: Arc<Mutex<Option<(Decided, Failed)>>>,
+    /// Of the last large batch: who has an answer and perhaps does not know it.
+    unwoken: Arc<Mutex<Option<Together>>>,
 }
 
 /// The process must not go on: nobody knows what was written.
@@ -146,19 +149,20 @@ struct Decided {
 }
 
 impl Decided {
-    /// It is durable: everybody may know.
-    fn tell(self, hub: &Hub) {
+    /// It is durable: everybody may know. Most of them are perhaps not woken yet.
+    fn tell(self, hub: &Hub) -> Together {
         at_failpoint(Point::BeforeAnswer);
         if !self.committed.is_empty() {
             hub.committed(Position { batch: self.batch, at: self.now }, self.committed);
         }
+        let together = Together::default();
         for (one, answer) in self.asked.into_iter().zip(self.answers) {
-            // A caller that went away hears nothing, and nothing is lost by that.
-            let _ = one.reply.send(answer);
+            one.reply.send_with(answer, &together);
         }
         for (parked, tasks) in self.served {
-            parked.answer(Ok(Answer::Tasks(tasks)));
+            parked.into_caller().send_with(Ok(Answer::Tasks(tasks)), &together);
         }
+        together
     }
 }
 
@@ -177,8 +181,11 @@ impl<S: Store> Lane<S> {
         listeners: Arc<Listeners>,
     ) -> Stored<Lane<S>> {
         let (last_batch, last_run) = store.last_numbers()?;
-        let now = clock.now();
         let served = store.serving()?;
+        if let Some((_, last)) = served {
+            clock.not_before(last);
+        }
+        let now = clock.now();
         // Downtime is not a dead worker: after a gap every lease gets a full window.
         let serving_since = match served {
             Some((since, last)) if now.since(last) <= SERVING_GAP => since,
@@ -210,6 +217,7 @@ impl<S: Store> Lane<S> {
             most_runs: RUNS_A_BATCH,
             growing: None,
             returned: Arc::default(),
+            unwoken: Arc::default(),
             store,
         };
         lane.recall()?;
@@ -347,11 +355,11 @@ impl<S: Store> Lane<S> {
         let decided = Decided { batch: self.last_batch + 1, now, asked, answers, served, committed, served_at };
         if !dirty {
             self.store.rollback();
-            decided.tell(&self.hub);
+            decided.tell(&self.hub).wake_all();
             return Ok(());
         }
         self.last_batch = decided.batch;
-        self.store.commit_then(self.last_batch, now, touched, self.then(decided));
+        self.store.commit_then(self.last_batch, now, touched, self.then(decided, later));
         match self.take_returned() {
             Some(returned) => self.start_over(returned, Vec::new()),
             None => Ok(()),
@@ -359,15 +367,27 @@ impl<S: Store> Lane<S> {
     }
 
     /// Who hears how a commit ended: everybody, or the lane alone.
-    fn then(&self, decided: Decided) -> Then {
-        let (hub, returned) = (self.hub.clone(), self.returned.clone());
+    fn then(&self, decided: Decided, later: bool) -> Then {
+        let (hub, returned, unwoken) = (self.hub.clone(), self.returned.clone(), self.unwoken.clone());
         let anyway = is_planted(Bug::AnswerBeforeCommit);
         Box::new(move |done| match done {
             Err(failed) if !anyway => {
                 *returned.lock().unwrap_or_else(PoisonError::into_inner) = Some((decided, failed));
             }
-            _ => decided.tell(&hub),
+            _ if later => {
+                let together = decided.tell(&hub);
+                together.wake_one();
+                let before = unwoken.lock().unwrap_or_else(PoisonError::into_inner).replace(together);
+                before.into_iter().for_each(|before| before.wake_all());
+            }
+            _ => decided.tell(&hub).wake_all(),
         })
+    }
+
+    /// Who was left to others to be woken, in case they are busy with something else.
+    pub fn wake_the_rest(&self) {
+        let rest = self.unwoken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        rest.into_iter().for_each(|rest| rest.wake_all());
     }
 
     /// A batch has failed: what was decided since was decided on what has never become true.
@@ -440,7 +460,9 @@ impl<S: Store> Lane<S> {
         self.held_up |= held_up;
         if asked.len() < 2 || held_up {
             tracing::error!(%error, "store");
-            refuse_all(asked, &unavailable(&error));
+            let why = unavailable(&error);
+            refuse_all(asked, &why);
+            self.refuse_parked(&why);
             return Ok(());
         }
         tracing::warn!(%error, "a batch failed; its requests are tried one at a time");
@@ -580,8 +602,8 @@ impl<S: Store> Lane<S> {
     fn command(&mut self, batch: &mut Batch, namespace: &Namespace, asked: &ToRun) -> Stored<Result<Told, Error>> {
         let key = RunKey { namespace: namespace.clone(), run_id: asked.run_id.clone() };
         let Some(open) = self.open(batch, &key)? else {
-            return Ok(Err(match self.store.archived(&key)? {
-                Some((state, _)) => Error::Rejected { why: Rejection::RunTerminal(state), state: Some(state) },
+            return Ok(Err(match self.store.archived_as(&key)? {
+                Some(state) => Error::Rejected { why: Rejection::RunTerminal(state), state: Some(state) },
                 None => no_run(&asked.run_id),
             }));
         };
@@ -751,7 +773,7 @@ impl Batch {
 
 fn refuse_all(asked: Vec<Asked>, why: &Error) {
     for one in asked {
-        let _ = one.reply.send(Err(why.clone()));
+        one.reply.send(Err(why.clone()));
     }
 }
 

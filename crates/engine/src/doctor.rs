@@ -85,7 +85,9 @@ pub fn examine(readers: &Readers) -> Stored<Report> {
         let Some(last) = numbers.last() else { break };
         after = *last;
         for no in numbers {
-            readers.read_at_length(|db| examine_run(db, no, &mut report))?;
+            if let Err(error) = readers.read_at_length(|db| examine_run(db, no, &mut report)) {
+                report.add(None, "I1", format!("run {no} cannot be examined: {error}"));
+            }
         }
     }
     crate::archive::examine(readers, &mut report)?;

@@ -11,7 +11,7 @@ use crate::carry::{Fatal, Lane};
 use crate::clock::Clock;
 use crate::engine::OnFatal;
 use crate::queue::{BATCH, BATCH_BYTES, Requests, Taken};
-use crate::request::Asked;
+use crate::request::{Asked, Error};
 use crate::store::sqlite::Sqlite;
 use crate::store::{CommitError, StoreError};
 
@@ -95,7 +95,7 @@ impl Driver {
         let fatal = match catch_unwind(AssertUnwindSafe(|| act(driven))) {
             Ok(Ok(())) => {
                 if driven.lane.was_held_up() {
-                    self.requests.refuse_all();
+                    self.requests.refuse_all(&Error::Overloaded);
                 }
                 return true;
             }
@@ -103,9 +103,12 @@ impl Driver {
             // A bug in the one writer: nothing it holds can be trusted any more.
             Err(_) => Fatal(CommitError::Unknown(StoreError::Failed("the lane panicked".into()))),
         };
+        driven.lane.wake_the_rest();
         self.requests.close();
         (self.on_fatal)(&fatal);
         *slot = None;
+        // Nobody heard them, so nothing was done for them.
+        self.requests.refuse_all(&Error::ShuttingDown);
         false
     }
 
@@ -115,7 +118,9 @@ impl Driver {
 }
 
 impl Driven {
+    /// Nobody who has an answer is left asleep when the thread rests.
     fn look_later(&mut self) -> Timestamp {
+        self.lane.wake_the_rest();
         self.looks_at = self.lane.due_at();
         self.looks_at
     }

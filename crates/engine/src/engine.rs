@@ -55,7 +55,7 @@ impl std::fmt::Debug for Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(SystemClock::default()),
             ids: Ids::random(),
             on_fatal: Arc::new(end_the_process),
             retention: Retention::default(),
@@ -184,7 +184,7 @@ impl Engine {
         let (asked, answer) = Asked::new(request);
         let left = if self.here { self.inner.driver.carry_here(asked) } else { Some(asked) };
         left.map_or(Ok(()), |asked| self.inner.requests.push(asked))?;
-        answer.await.unwrap_or(Err(Error::OutcomeUnknown))
+        answer.await
     }
 
     pub async fn asking(&self, what: What) -> Result<Answer, Error> {

@@ -160,7 +160,7 @@ impl Keeper {
     fn ask(&self, namespace: Namespace, what: What) -> Result<Answer, Error> {
         let (asked, answer) = Asked::new(Request { namespace, idempotency: None, what });
         self.requests.push(asked)?;
-        answer.blocking_recv().unwrap_or(Err(Error::OutcomeUnknown))
+        answer.wait()
     }
 }
 

@@ -18,6 +18,7 @@ pub mod message;
 #[cfg(feature = "push")]
 pub mod push;
 pub mod reads;
+pub mod reply;
 pub mod request;
 pub mod store;
 pub mod testing;

@@ -16,7 +16,7 @@ use abide_core::definition::{Action, Definition};
 use abide_core::expression::Scope;
 use abide_core::ids::{Digest, Handler, Queue, WorkerId};
 use abide_core::run::PUSH;
-use abide_core::run::command::{Ask, BlockOn, Fault, Json, Rejection, Reply, Report};
+use abide_core::run::command::{Ask, BlockOn, Fault, Holding, Json, Rejection, Reply, Report};
 use abide_core::time::Span;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::engine::Engine;
 use crate::request::{Claim, Error, LeasedTask};
 use crate::store::Wanted;
-use crate::worker::Stop;
+use crate::worker::{self, AGAIN, Stop};
 
 pub use request::check_header;
 pub use secrets::{BadSecrets, Secrets};
@@ -39,9 +39,6 @@ use target::Target;
 
 /// How long one claim waits for work, and so how long a stop may take.
 const WAIT: Span = Span::from_secs(5);
-/// How often, and how many times, a result is offered again to a store that cannot take it.
-const AGAIN: Duration = Duration::from_millis(200);
-const OFFERS: u32 = 50;
 
 /// How requests are sent.
 #[derive(Clone, Debug)]
@@ -367,18 +364,8 @@ impl Held<'_> {
         self.say(|holding| Ask::Fail { holding, fault: fault.clone() }).await
     }
 
-    /// Says it until it is written: saying it twice changes nothing, and what a target did should not be forgotten because
-    /// the disk was busy.
-    async fn say(&self, ask: impl Fn(abide_core::run::command::Holding) -> Ask) -> Result<Reply, Error> {
-        for _ in 1..OFFERS {
-            match self.engine.report(self.task, self.name.as_str(), &ask).await {
-                Err(Error::Overloaded | Error::StorageFull | Error::StoreUnavailable(_)) => {
-                    tokio::time::sleep(AGAIN).await;
-                }
-                told => return told.map(|told| told.reply),
-            }
-        }
-        self.engine.report(self.task, self.name.as_str(), &ask).await.map(|told| told.reply)
+    async fn say(&self, ask: impl Fn(Holding) -> Ask) -> Result<Reply, Error> {
+        worker::say(&self.engine, self.task, self.name, ask).await
     }
 }
 

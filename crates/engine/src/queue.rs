@@ -92,15 +92,15 @@ impl Requests {
         Some(Taken { asked, bytes, left: lines.len() })
     }
 
-    /// Whoever waits is told to come back later.
-    pub fn refuse_all(&self) {
+    /// Whoever waits is told why nothing is done.
+    pub fn refuse_all(&self, why: &Error) {
         let refused = {
             let mut lines = self.lock();
             let reports = std::mem::take(&mut lines.reports);
             reports.asked.into_iter().chain(std::mem::take(&mut lines.others).asked)
         };
         for (asked, _) in refused {
-            let _ = asked.reply.send(Err(Error::Overloaded));
+            asked.reply.send(Err(why.clone()));
         }
     }
 
@@ -314,8 +314,8 @@ mod tests {
         let (asked, answer) = Asked::new(Request { namespace: Namespace::from("default"), idempotency: None, what });
         requests.push(asked).expect("room");
         requests.push(beat()).expect("room");
-        requests.refuse_all();
-        assert!(matches!(answer.await, Ok(Err(Error::Overloaded))));
+        requests.refuse_all(&Error::Overloaded);
+        assert!(matches!(answer.await, Err(Error::Overloaded)));
         assert!(requests.is_idle());
         let lines = requests.lock();
         assert_eq!((lines.reports.bytes, lines.others.bytes), (0, 0));

@@ -10,9 +10,9 @@ use abide_core::run::command::{Actor, Command, Json, Rejection, Reply, Start};
 use abide_core::run::step::{Connection, TaskKind};
 use abide_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
 use crate::insights::Added;
+use crate::reply::{self, Awaited, Caller};
 use crate::store::{Before, Wanted};
 
 /// One request of one caller.
@@ -384,13 +384,13 @@ impl Error {
 #[derive(Debug)]
 pub struct Asked {
     pub request: Request,
-    pub reply: oneshot::Sender<Result<Answer, Error>>,
+    pub reply: Caller,
 }
 
 impl Asked {
-    pub fn new(request: Request) -> (Asked, oneshot::Receiver<Result<Answer, Error>>) {
-        let (reply, receiver) = oneshot::channel();
-        (Asked { request, reply }, receiver)
+    pub fn new(request: Request) -> (Asked, Awaited) {
+        let (reply, awaited) = reply::channel();
+        (Asked { request, reply }, awaited)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use abide_core::contract::FailureClass;
 use abide_core::ids::{Handler, Queue, WorkerId};
-use abide_core::run::command::{Ask, Fault, Json, Reply, Report};
+use abide_core::run::command::{Ask, Fault, Holding, Json, Reply, Report};
 use abide_core::run::step::{Progress, Receipt};
 use abide_core::time::Span;
 use serde::Serialize;
@@ -20,8 +20,11 @@ use crate::engine::Engine;
 use crate::request::{Claim, Error, LeasedTask};
 use crate::store::Wanted;
 
-/// How long one claim waits for work before it asks again.
-const WAIT: Span = Span::from_secs(20);
+/// How long one claim waits for work before it asks again, and so how long a worker that was told to stop may still take some.
+const WAIT: Span = Span::from_secs(1);
+/// What the store cannot take now is offered again so often, after this time.
+pub(crate) const AGAIN: Duration = Duration::from_millis(200);
+const OFFERS: u32 = 50;
 
 /// What a handler gives back.
 pub type Done = Result<serde_json::Value, Fault>;
@@ -110,15 +113,15 @@ impl Worker {
             while let Ok(slot) = slots.clone().try_acquire_owned() {
                 free.push(slot);
             }
-            let wait = if stop.is_set() { Span::ZERO } else { WAIT };
-            let until = Some(engine.clock().now() + wait);
+            let until = Some(engine.clock().now() + WAIT);
             let (worker, wanted, max) = (name.clone(), wanted.clone(), free.len());
             let claim = Claim { worker, wanted, max, window: None, claim_id: None, until };
             let tasks = match engine.claim(claim).await {
                 Ok(tasks) => tasks,
                 Err(Error::ShuttingDown) => break,
-                Err(Error::Overloaded) => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                Err(error) if passes(&error) => {
+                    tracing::warn!(%error, "no tasks can be claimed");
+                    tokio::time::sleep(AGAIN).await;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -231,19 +234,41 @@ async fn execute(engine: Engine, name: WorkerId, handlers: &BTreeMap<Handler, Co
             }
         }
     };
-    let told = match done {
-        Ok(Ok(output)) => {
-            let report = Report { output: Some(output.to_string().into()), ..Report::default() };
-            engine.report(&task, name.as_str(), |holding| Ask::Complete { holding, report }).await
-        }
-        Ok(Err(fault)) => engine.report(&task, name.as_str(), |holding| Ask::Fail { holding, fault }).await,
-        Err(panicked) => {
-            // No class: unknown if the step is `external`, else transient.
-            let fault = Fault { message: format!("the handler panicked: {panicked}"), ..Fault::default() };
-            engine.report(&task, name.as_str(), |holding| Ask::Fail { holding, fault }).await
-        }
+    let done: Done = match done {
+        Ok(done) => done,
+        // No class: unknown if the step is `external`, else transient.
+        Err(panicked) => Err(Fault { message: format!("the handler panicked: {panicked}"), ..Fault::default() }),
     };
-    if let Err(error) = told {
+    let ask = |holding| match &done {
+        Ok(output) => {
+            let report = Report { output: Some(output.to_string().into()), ..Report::default() };
+            Ask::Complete { holding, report }
+        }
+        Err(fault) => Ask::Fail { holding, fault: fault.clone() },
+    };
+    if let Err(error) = say(&engine, &task, &name, ask).await {
         tracing::warn!(task = %task.task_id, %error, "what the handler gave back was not taken");
     }
+}
+
+/// Says it until it is written: saying it twice changes nothing, and what was done should not be forgotten because the disk
+/// was busy.
+pub(crate) async fn say(
+    engine: &Engine,
+    task: &LeasedTask,
+    name: &WorkerId,
+    ask: impl Fn(Holding) -> Ask,
+) -> Result<Reply, Error> {
+    for _ in 1..OFFERS {
+        match engine.report(task, name.as_str(), &ask).await {
+            Err(error) if passes(&error) => tokio::time::sleep(AGAIN).await,
+            told => return told.map(|told| told.reply),
+        }
+    }
+    engine.report(task, name.as_str(), &ask).await.map(|told| told.reply)
+}
+
+/// Nothing was done, and later it can be.
+fn passes(error: &Error) -> bool {
+    matches!(error, Error::Overloaded | Error::StorageFull | Error::StoreUnavailable(_))
 }

@@ -62,7 +62,7 @@ impl View<'_> {
     fn lease_ends(&self, step: &Step) -> Vec<Coming> {
         let Some((lease, path)) = step.lease().map(|lease| (lease, task_path(step))) else { return Vec::new() };
         let expires_at = step.live.as_ref().and(step.lease_expires_at(self.around.serving_since));
-        let timeout = step.task.as_ref().and_then(|task| task.timeout).map(|timeout| lease.granted_at + timeout);
+        let timeout = step.times_out_at(self.around.serving_since);
         let expiry = expires_at.map(|at| Coming {
             what: format!("the lease of {} on {path} is lost, unless a heartbeat comes", lease.owner),
             at,

@@ -162,12 +162,7 @@ pub(super) fn due_at(step: &Step, held: bool, forward: bool, serving_since: Time
 /// When the lease or the attempt's timeout is over.
 pub(super) fn lease_ends_at(step: &Step, serving_since: Timestamp) -> Option<Timestamp> {
     let expires_at = step.lease_expires_at(serving_since)?;
-    Some(timeout_at(step).map_or(expires_at, |timeout| timeout.min(expires_at)))
-}
-
-pub(super) fn timeout_at(step: &Step) -> Option<Timestamp> {
-    let task = step.task.as_ref()?;
-    Some(task.lease.as_ref()?.granted_at + task.timeout?)
+    Some(step.times_out_at(serving_since).map_or(expires_at, |timeout| timeout.min(expires_at)))
 }
 
 /// When a block ends by itself. A hold keeps retries and sleeps back; deadlines of waits still act.

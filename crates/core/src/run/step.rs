@@ -598,6 +598,15 @@ impl Step {
         Some(expires_at.max(serving_since + lease.window))
     }
 
+    /// When this attempt has taken too long. A worker that was done while no engine served gets a window to say so.
+    pub fn times_out_at(&self, serving_since: Timestamp) -> Option<Timestamp> {
+        let task = self.task.as_ref()?;
+        let lease = task.lease.as_ref()?;
+        let at = lease.granted_at + task.timeout?;
+        let interrupted = lease.granted_at < serving_since;
+        Some(if interrupted { at.max(serving_since + lease.window) } else { at })
+    }
+
     /// Named effects of which nobody knows whether they happened.
     pub fn unknown_effects(&self) -> impl Iterator<Item = &NamedEffect> {
         self.effects.iter().filter(|effect| effect.receipt.is_none() && !effect.void)

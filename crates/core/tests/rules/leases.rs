@@ -130,6 +130,19 @@ fn time_in_which_no_engine_served_is_not_held_against_a_worker() {
 }
 
 #[test]
+fn an_attempt_does_not_time_out_in_a_time_in_which_no_engine_served() {
+    let timed = "workflow: w\nsteps: [ { id: a, task: t.a, timeout: 1m, lease: 30s } ]";
+    let mut run = given(timed).after([started(), claimed("a"), skipped("10m")]);
+    run.around.serving_since = run.now;
+    let back = run.when(asked(Ask::Wake)).then([]).state(Running);
+    back.clone().after([skipped("29s"), completed("a")]).state(Succeeded);
+    // Whoever lives and is not done after that has taken too long.
+    back.after([skipped("29s"), heartbeat("a"), passed("1s")])
+        .state(RetryScheduled)
+        .check(|run| assert_eq!(run.row("a").attempt, 1));
+}
+
+#[test]
 fn a_worker_that_goes_away_gives_its_task_back_without_cost() {
     steps(&["a"])
         .after([claimed("a")])

@@ -12,7 +12,8 @@ use abide_core::time::{Span, Timestamp};
 use super::front::{Fronts, MOST_LINES, Of};
 use super::open::Open;
 use super::{Batch, Lane, pass_over};
-use crate::request::{Answer, Asked, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
+use crate::reply::Caller;
+use crate::request::{Answer, Asked, BodyStep, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
 use crate::store::{Candidate, Found, Kept, RunKey, Store, StoreError, Stored, Wanted};
 use crate::testing::{Bug, is_planted};
 
@@ -25,7 +26,7 @@ pub(super) struct Parked {
     /// None: it serves them all.
     pub namespace: Option<Namespace>,
     pub claim: Claim,
-    reply: tokio::sync::oneshot::Sender<Result<Answer, Error>>,
+    reply: Caller,
     /// It was not looked at yet.
     new: bool,
 }
@@ -36,7 +37,15 @@ impl Parked {
     }
 
     pub fn answer(self, answer: Result<Answer, Error>) {
-        let _ = self.reply.send(answer);
+        self.reply.send(answer);
+    }
+
+    fn waits_on(&self, now: Timestamp) -> bool {
+        self.claim.until.is_some_and(|until| until > now)
+    }
+
+    pub fn into_caller(self) -> Caller {
+        self.reply
     }
 }
 
@@ -57,7 +66,7 @@ impl<S: Store> Lane<S> {
                 }
             };
             if self.parked.len() >= MOST_PARKED {
-                drop(one.reply.send(Err(Error::Overloaded)));
+                one.reply.send(Err(Error::Overloaded));
                 continue;
             }
             self.listeners.heard(namespace.as_ref(), &claim, self.clock.now());
@@ -254,18 +263,27 @@ impl<S: Store> Lane<S> {
         window: Option<Span>,
         claim_id: Option<&String>,
     ) -> Stored<Option<LeasedTask>> {
-        let Some(open) = batch.runs.get(key) else { return Ok(None) };
-        let Some(task) = open.run.step(row.as_str()).and_then(|step| step.task.as_ref()) else { return Ok(None) };
+        let Some(open) = batch.runs.get_mut(key) else { return Ok(None) };
+        let Some(step) = open.run.steps.get(row).cloned().flatten() else { return Ok(None) };
+        let Some(task) = &step.task else { return Ok(None) };
         let path = path_of(task);
         let (task_id, worker) = (task.id.clone(), worker.clone());
         // Before anything is decided: what cannot be read is given to nobody.
-        let input = self.bytes(open, &task.input)?;
+        let given = Given {
+            input: self.bytes(open, &task.input)?,
+            receipts: self.receipts(open, &step)?,
+            answers: self.answers(open, &step)?,
+            steps: match task.kind {
+                TaskKind::Body => Some(self.stored_steps(open)?),
+                TaskKind::Step | TaskKind::Reconcile | TaskKind::Compensate => None,
+            },
+        };
         let actor = Actor::worker(worker.as_str());
         let ask = Ask::Claim { path: path.clone(), task_id, worker, window, claim_id: claim_id.cloned() };
         match self.decide(batch, key, &Command::new(actor, ask), &[])? {
             Ok(Reply::Leased { expires_at, .. }) => {
                 let open = batch.runs.get_mut(key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
-                self.leased_task(open, row, input, expires_at).map(Some)
+                leased_task(open, row, given, expires_at).map(Some)
             }
             Ok(_) | Err(_) => Ok(None),
         }
@@ -312,20 +330,31 @@ impl<S: Store> Lane<S> {
         // Callers choose their idempotency keys: one that looks like this was not kept by a claim.
         let is_of_claim = |kept: &Kept| kept.digest == Digest::of(key.as_bytes());
         let Some(kept) = self.kept(batch, namespace, &key)?.filter(is_of_claim) else { return Ok(None) };
-        let ids: Vec<TaskId> =
-            serde_json::from_str(&kept.answer).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        let Ok(ids) = serde_json::from_str::<Vec<TaskId>>(&kept.answer) else { return Ok(None) };
         let mut tasks = Vec::new();
         for (id, (run_id, path)) in ids.iter().filter_map(|id| Some((id, id.place()?))) {
             let key = RunKey { namespace: namespace.clone(), run_id };
-            let row = row_of(&path);
-            let Some(open) = self.open(batch, &key)? else { continue };
-            let task = open.run.step(row.as_str()).and_then(|step| step.task.as_ref());
-            // The step may be further: its probe, or its next attempt, is not what was claimed.
-            if task.is_some_and(|task| task.id == *id && task.lease.is_some()) {
-                tasks.extend(self.claim_task(batch, &key, &row, &claim.worker, claim.window, Some(claim_id))?);
-            }
+            let claimed = self.claim_again(batch, &key, id, &row_of(&path), claim);
+            tasks.extend(pass_over(&key.run_id, claimed)?.flatten());
         }
         Ok(Some(tasks))
+    }
+
+    /// The step may be further: its probe, or its next attempt, is not what was claimed.
+    fn claim_again(
+        &mut self,
+        batch: &mut Batch,
+        key: &RunKey,
+        id: &TaskId,
+        row: &Path,
+        claim: &Claim,
+    ) -> Stored<Option<LeasedTask>> {
+        let Some(open) = self.open(batch, key)? else { return Ok(None) };
+        let task = open.run.step(row.as_str()).and_then(|step| step.task.as_ref());
+        match task.is_some_and(|task| task.id == *id && task.lease.is_some()) {
+            true => self.claim_task(batch, key, row, &claim.worker, claim.window, claim.claim_id.as_ref()),
+            false => Ok(None),
+        }
     }
 
     fn remember_claim(
@@ -353,15 +382,13 @@ impl<S: Store> Lane<S> {
         let mut waiting = Vec::with_capacity(self.parked.len());
         let mut answered = Vec::with_capacity(served.len());
         for (at, mut parked) in std::mem::take(&mut self.parked).into_iter().enumerate() {
-            let tasks = match served.front() {
-                Some((of, _)) if *of == at => served.pop_front().map(|(_, tasks)| tasks).unwrap_or_default(),
-                _ => Vec::new(),
-            };
-            if tasks.is_empty() && parked.claim.until.is_some_and(|until| until > self.now) {
-                parked.new = false;
-                waiting.push(parked);
-            } else {
-                answered.push((parked, tasks));
+            let tasks = served.pop_front_if(|(of, _)| *of == at).map(|(_, tasks)| tasks);
+            match tasks {
+                None if parked.waits_on(self.now) => {
+                    parked.new = false;
+                    waiting.push(parked);
+                }
+                tasks => answered.push((parked, tasks.unwrap_or_default())),
             }
         }
         self.parked = waiting;
@@ -373,48 +400,20 @@ impl<S: Store> Lane<S> {
         self.parked.splice(0..0, served.into_iter().map(|(parked, _)| parked));
     }
 
-    /// Everybody who waits is told that there is nothing, because the engine stops.
-    pub fn dismiss(&mut self) {
-        for parked in self.parked.drain(..) {
-            parked.answer(Err(Error::ShuttingDown));
+    /// Who has just come, or has waited long enough, hears why there is nothing; the others wait on.
+    pub(super) fn refuse_parked(&mut self, why: &Error) {
+        let now = self.now;
+        for parked in self.parked.extract_if(.., |parked| parked.new || !parked.waits_on(now)) {
+            parked.answer(Err(why.clone()));
         }
     }
 
-    fn leased_task(&mut self, open: &mut Open, row: &Path, input: Json, expires_at: Timestamp) -> Stored<LeasedTask> {
-        let missing = || StoreError::Failed(format!("{row} was leased and is gone"));
-        let step = open.run.steps.get(row).cloned().flatten().ok_or_else(missing)?;
-        let (task, lease) =
-            step.task.as_ref().and_then(|task| Some((task, task.lease.as_ref()?))).ok_or_else(missing)?;
-        let (receipts, answers) = (self.receipts(open, &step)?, self.answers(open, &step)?);
-        let steps = match task.kind {
-            TaskKind::Body => Some(self.stored_steps(open)?),
-            TaskKind::Step | TaskKind::Reconcile | TaskKind::Compensate => None,
-        };
-        let head = &open.run.head;
-        let path = path_of(task);
-        // A probe looks for what the step (or the undo) did, so it carries that key.
-        let keyed = Path::from(path.as_str().strip_suffix(".probe").unwrap_or(path.as_str()));
-        Ok(LeasedTask {
-            task_id: task.id.clone(),
-            namespace: head.namespace.clone(),
-            run_id: head.run_id.clone(),
-            kind: task.kind,
-            handler: task.handler.clone(),
-            input,
-            attempt: step.attempt.max(1),
-            epoch: lease.epoch,
-            idempotency_key: idempotency_key(head, &keyed, step.group, None),
-            lease_expires_at: expires_at,
-            heartbeat_every_ms: (lease.window.millis() / 3).max(1),
-            deadline: task.timeout.map(|timeout| lease.granted_at + timeout),
-            receipts,
-            answers,
-            workflow_id: head.started.workflow_id.clone(),
-            workflow_version: head.started.workflow_version,
-            traceparent: traceparent(&head.started.trace_id, task),
-            steps,
-            step_id: path,
-        })
+    /// Everybody who waits is told that there is nothing, because the engine stops.
+    pub fn dismiss(&mut self) {
+        self.wake_the_rest();
+        for parked in self.parked.drain(..) {
+            parked.answer(Err(Error::ShuttingDown));
+        }
     }
 
     pub(super) fn receipts(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskReceipt>> {
@@ -461,6 +460,46 @@ impl<S: Store> Lane<S> {
             _ => Ok("null".into()),
         }
     }
+}
+
+/// What a worker is given with a lease.
+struct Given {
+    input: Json,
+    receipts: Vec<TaskReceipt>,
+    answers: Vec<TaskAnswer>,
+    steps: Option<Vec<BodyStep>>,
+}
+
+fn leased_task(open: &Open, row: &Path, given: Given, expires_at: Timestamp) -> Stored<LeasedTask> {
+    let missing = || StoreError::Failed(format!("{row} was leased and is gone"));
+    let step = open.run.step(row.as_str()).ok_or_else(missing)?;
+    let (task, lease) = step.task.as_ref().and_then(|task| Some((task, task.lease.as_ref()?))).ok_or_else(missing)?;
+    let head = &open.run.head;
+    let path = path_of(task);
+    // A probe looks for what the step (or the undo) did, so it carries that key.
+    let keyed = Path::from(path.as_str().strip_suffix(".probe").unwrap_or(path.as_str()));
+    let Given { input, receipts, answers, steps } = given;
+    Ok(LeasedTask {
+        task_id: task.id.clone(),
+        namespace: head.namespace.clone(),
+        run_id: head.run_id.clone(),
+        kind: task.kind,
+        handler: task.handler.clone(),
+        input,
+        attempt: step.attempt.max(1),
+        epoch: lease.epoch,
+        idempotency_key: idempotency_key(head, &keyed, step.group, None),
+        lease_expires_at: expires_at,
+        heartbeat_every_ms: (lease.window.millis() / 3).max(1),
+        deadline: task.timeout.map(|timeout| lease.granted_at + timeout),
+        receipts,
+        answers,
+        workflow_id: head.started.workflow_id.clone(),
+        workflow_version: head.started.workflow_version,
+        traceparent: traceparent(&head.started.trace_id, task),
+        steps,
+        step_id: path,
+    })
 }
 
 fn claim_key(worker: &WorkerId, claim_id: &str) -> String {

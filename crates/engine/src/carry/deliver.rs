@@ -22,13 +22,13 @@ impl<S: Store> Lane<S> {
         let waiting = self.store.posted(room)?;
         batch.inbox_drained = waiting.len() < room;
         let mut unreadable = 0;
-        for posted in waiting {
-            let applied = self.apply(batch, &posted);
-            if pass_over(&posted.key.target.run_id, applied)?.is_none() {
-                // It waits until its run can be read again.
+        for (key, message) in waiting {
+            let applied = message.and_then(|message| self.apply(batch, &key, &message));
+            if pass_over(&key.target.run_id, applied)?.is_none() {
+                // It waits until its run, and the message itself, can be read again.
                 unreadable += 1;
             } else if !is_planted(Bug::InboxNotEmptied) {
-                batch.writes.applied.push(posted.key);
+                batch.writes.applied.push(key);
             }
         }
         self.unreadable = self.unreadable.max(unreadable);
@@ -76,7 +76,7 @@ impl<S: Store> Lane<S> {
         while let Some(posted) = batch.messages.pop_front() {
             in_order &= batch.runs.len() < self.most_runs;
             if in_order {
-                let applied = self.apply(batch, &posted);
+                let applied = self.apply(batch, &posted.key, &posted.message);
                 if pass_over(&posted.key.target.run_id, applied)?.is_some() {
                     continue;
                 }
@@ -90,10 +90,10 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    fn apply(&mut self, batch: &mut Batch, posted: &Posted) -> Stored {
-        let target = &posted.key.target;
+    fn apply(&mut self, batch: &mut Batch, key: &PostKey, message: &Message) -> Stored {
+        let target = &key.target;
         let known = self.open(batch, target)?.is_some();
-        match &posted.message {
+        match message {
             // It exists: the message was applied before.
             Message::Start(_) if known => {}
             Message::Start(begin) => {

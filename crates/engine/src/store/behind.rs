@@ -7,14 +7,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use abide_core::contract::RunState;
 use abide_core::ids::{Digest, Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
 
 use super::{
-    Beside, Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored,
-    StoredDefinition, Touched, Wanted, Writes,
+    Beside, Candidate, CommitError, Found, Kept, Loaded, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
+    Touched, Waiting, Wanted, Writes,
 };
 use crate::archive::Bundle;
 use crate::request::Link;
@@ -393,6 +394,10 @@ impl<S: Store> Store for Behind<S> {
         self.with(|store| store.is_archived(key))
     }
 
+    fn archived_as(&mut self, key: &RunKey) -> Stored<Option<RunState>> {
+        self.with(|store| store.archived_as(key))
+    }
+
     fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>> {
         self.with(|store| store.bundle(key))
     }
@@ -422,7 +427,7 @@ impl<S: Store> Store for Behind<S> {
         self.with(|store| store.namespaces_of(queue))
     }
 
-    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Waiting>> {
         self.with(|store| store.posted(limit))
     }
 

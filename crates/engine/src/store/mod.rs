@@ -73,6 +73,9 @@ pub struct Posted {
     pub message: Message,
 }
 
+/// A message that waits in the store, if it can be read.
+pub type Waiting = (PostKey, Stored<Message>);
+
 /// What makes a message the same message.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PostKey {
@@ -125,6 +128,9 @@ pub struct Writes {
     pub access: Vec<(Access, Timestamp)>,
     pub links_used: Vec<(Digest, Timestamp)>,
 }
+
+/// How such an error begins, also where a database hands it on as a text.
+pub const UNREADABLE: &str = "the store holds something unreadable: ";
 
 /// The age from which on nobody asks for a thing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +264,7 @@ pub enum StoreError {
     #[error("a run was changed by somebody else")]
     Conflict,
     /// What a row says; another row may be fine.
-    #[error("the store holds something unreadable: {0}")]
+    #[error("{begins}{0}", begins = UNREADABLE)]
     Corrupt(String),
     /// The file itself, which is no matter of one row.
     #[error("the file of the store is damaged: {0}")]
@@ -302,6 +308,8 @@ pub trait Store: Send {
     fn last_numbers(&mut self) -> Stored<(i64, RunNo)>;
     fn load_run(&mut self, key: &RunKey) -> Stored<Option<Loaded>>;
     fn is_archived(&mut self, key: &RunKey) -> Stored<bool>;
+    /// How a run of the archive ended.
+    fn archived_as(&mut self, key: &RunKey) -> Stored<Option<RunState>>;
     /// A run of the archive, unpacked.
     fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>>;
     /// How a run of the archive ended, and its version.
@@ -320,7 +328,7 @@ pub trait Store: Send {
     /// The namespaces that have tasks in a queue.
     fn namespaces_of(&mut self, queue: &Queue) -> Stored<Vec<Namespace>>;
     /// Messages that wait, in the order in which they were written.
-    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>>;
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Waiting>>;
     /// Waits that a reconnect released and whose runs have not heard of it.
     fn to_release(&mut self, limit: usize) -> Stored<Vec<(RunKey, RunNo, Connection)>>;
     fn kept(&mut self, namespace: &Namespace, key: &str) -> Stored<Option<Kept>>;

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use abide_core::contract::RunState;
+use abide_core::time::Span;
 use abide_engine::clock::Stopwatch;
+use abide_engine::request::Claim;
 use abide_engine::store::StoreError;
 use abide_engine::store::sqlite::Readers;
 use abide_engine::{Engine, Filter};
 use rusqlite::Connection;
+use tokio::sync::Notify;
 
 use crate::child::options;
 use crate::kills::{acknowledged, healthy, keys, prepare};
@@ -308,6 +312,8 @@ fn a_foreign_writer_makes_requests_wait_and_then_fail() {
             })
             .collect();
         assert_eq!(engine.list(Filter::open(), None, 10).await.expect("reads go on").runs.len(), 1);
+        let waits = Claim { until: Some(engine.clock().now() + Span::from_secs(600)), ..work::claim("w", &["x"], 1) };
+        assert_eq!(engine.claim(waits).await.expect_err("nothing can be leased").code(), "overloaded");
         for asked in asks {
             assert_eq!(asked.await.expect("a task").expect_err("nobody can write").code(), "overloaded");
         }
@@ -317,6 +323,41 @@ fn a_foreign_writer_makes_requests_wait_and_then_fail() {
         assert!(!told.replayed, "it was refused before, so nothing was written");
         let report = engine.doctor().await.expect("a report");
         assert!(report.is_healthy(), "{:#?}", report.problems);
+        engine.shutdown().await;
+    });
+}
+
+/// F45, for a worker in the same process: what its handler gave back while nobody could write is offered until it is taken.
+#[test]
+fn a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
+    let directory = Directory::new("offered-again");
+    let engine = Engine::open_with(directory.data(), options()).expect("an engine");
+    runtime().block_on(async {
+        engine.register("workflow: once\nsteps:\n  - { id: pay, task: pay, effect: external }\n").await.expect("known");
+        let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (entered, held) = (begun.clone(), go_on.clone());
+        let worker = engine.worker("w").handle("pay", move |_| {
+            let (entered, held) = (entered.clone(), held.clone());
+            async move {
+                entered.notify_one();
+                held.notified().await;
+                Ok(serde_json::json!({ "paid": true }))
+            }
+        });
+        let stop = worker.stopper();
+        let working = tokio::spawn(worker.run());
+        let run = engine.start("once", ()).await.expect("a run").run_id;
+        begun.notified().await;
+        let foreign = Connection::open(directory.data().join("abide.db")).expect("the database");
+        foreign.execute_batch("begin immediate").expect("the write lock");
+        go_on.notify_one();
+        // As long as the engine waits for the lock, and a little more.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        foreign.execute_batch("rollback").expect("let go");
+        stop.now();
+        working.await.expect("no panic").expect("it ended in order");
+        let record = engine.run(&run).await.expect("a record");
+        assert_eq!((record.state, record.attempt), (RunState::Succeeded, 1));
         engine.shutdown().await;
     });
 }

@@ -106,6 +106,18 @@ async fn the_doctor_finds_what_was_tampered_with() {
         ("I1", "update runs set unique_value = null where run_no = 3"),
         ("I1", "delete from run_starts where run_no = 3"),
         ("I1", "insert into run_labels (namespace, name, value, run_no) values ('default', 'n', '99', 3)"),
+        ("I1", "update ready_tasks set run_id = 'run_other'"),
+        (
+            "I1",
+            "insert into ready_tasks select namespace, 'other', handler, rank, issued_at, run_no, path, run_id, body from ready_tasks",
+        ),
+        ("I1", "drop trigger run_log_stays"),
+        ("I1", "insert into late_answers (run_no, path, worker, output, at) values (999, 'nap', 'w', x'31', 7)"),
+        (
+            "I1",
+            "insert into idempotency_keys (namespace, key, digest, answer, at)
+             values ('default', 'k', zeroblob(32), '{\"run_id\":\"run_gone\"}', 7)",
+        ),
         ("I32", "delete from run_labels"),
         ("I32", "insert into callbacks (token_hash, run_no, path) values (zeroblob(32), 3, 'nap')"),
         ("I32", "delete from approvals"),

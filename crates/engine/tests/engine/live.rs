@@ -145,6 +145,12 @@ async fn a_claim_that_is_repeated_gets_the_same_lease() {
     let first = world.engine.claim(asked()).await.expect("a claim");
     let again = world.engine.claim(asked()).await.expect("a claim");
     assert_eq!((first.len(), &first[0].task_id, first[0].epoch), (1, &again[0].task_id, again[0].epoch));
+    // What it was for is over: it is answered at once, although it would wait and there is work.
+    world.engine.complete(&first[0], "w1", None).await.expect("completed");
+    world.start(IDEMPOTENT).await;
+    let waiting = abide_engine::request::Claim { until: Some(BEGAN + Span::from_secs(3_600)), ..asked() };
+    let answer = tokio::time::timeout(Duration::from_secs(10), world.engine.claim(waiting)).await;
+    assert!(answer.expect("an answer").expect("a claim").is_empty(), "never others");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
@@ -11,8 +12,8 @@ use abide_core::time::Timestamp;
 use abide_engine::archive::Bundle;
 use abide_engine::store::sqlite::Sqlite;
 use abide_engine::store::{
-    Beside, Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored,
-    StoredDefinition, Touched, Wanted, Writes,
+    Beside, Candidate, CommitError, Found, Kept, Loaded, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
+    Touched, Waiting, Wanted, Writes,
 };
 
 use crate::random::Random;
@@ -261,6 +262,11 @@ impl Store for Faulty {
         self.inner.is_archived(key)
     }
 
+    fn archived_as(&mut self, key: &RunKey) -> Stored<Option<RunState>> {
+        self.strike()?;
+        self.inner.archived_as(key)
+    }
+
     fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>> {
         self.strike()?;
         self.inner.bundle(key)
@@ -296,7 +302,7 @@ impl Store for Faulty {
         self.inner.namespaces_of(queue)
     }
 
-    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Waiting>> {
         self.strike()?;
         self.inner.posted(limit)
     }

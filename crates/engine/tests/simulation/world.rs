@@ -10,11 +10,10 @@ use abide_core::time::Timestamp;
 use abide_engine::carry::{Lane, SERVING_GAP};
 use abide_engine::clock::{Clock, VirtualClock};
 use abide_engine::ids::Ids;
+use abide_engine::reply::{Awaited, Missing};
 use abide_engine::request::{Answer, Asked, Error, Register};
 use abide_engine::store::sqlite::{Files, Readers, Sqlite};
 use abide_engine::{Request, What};
-use tokio::sync::oneshot::Receiver;
-use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::documents::DOCUMENTS;
 use crate::faulty::{Faults, Faulty, locked};
@@ -104,7 +103,7 @@ pub struct World {
     tick_at: i64,
     calls: (i64, u32),
     desk: Vec<Letter>,
-    parked: Vec<(Letter, Receiver<Result<Answer, Error>>)>,
+    parked: Vec<(Letter, Awaited)>,
     pub workers: Vec<Worker>,
     pub outside: Outside,
     pub judge: Judge,
@@ -511,8 +510,8 @@ impl World {
         for (letter, mut answer) in std::mem::take(&mut self.parked) {
             match answer.try_recv() {
                 Ok(answer) => answers.push((letter, answer)),
-                Err(TryRecvError::Empty) => waiting.push((letter, answer)),
-                Err(TryRecvError::Closed) => answers.push((letter, Err(Error::OutcomeUnknown))),
+                Err(Missing::NotYet) => waiting.push((letter, answer)),
+                Err(Missing::Never) => answers.push((letter, Err(Error::OutcomeUnknown))),
             }
         }
         self.parked = waiting;

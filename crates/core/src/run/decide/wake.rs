@@ -7,7 +7,7 @@ use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::Reply;
 use crate::run::event::Fact;
-use crate::run::lifecycle::{block_ends_at, due_at, timeout_at};
+use crate::run::lifecycle::{block_ends_at, due_at};
 use crate::run::step::{Block, ProofBy, Role, TaskKind, Wait};
 use crate::time::Timestamp;
 
@@ -73,7 +73,7 @@ impl Draft<'_> {
         if step.lease_expires_at(since).is_some_and(|at| at <= self.now) {
             return self.lease_lost(path);
         }
-        if timeout_at(step).is_some_and(|at| at <= self.now) {
+        if step.times_out_at(since).is_some_and(|at| at <= self.now) {
             return self.timed_out(path);
         }
         let forward = matches!(self.run.head.phase, Phase::Forward);

@@ -251,8 +251,10 @@ pub fn standing(db: &Db, key: &RunKey) -> Stored<Standing> {
 
 /// Messages that wait for a run.
 pub fn messages_for(db: &Db, key: &RunKey) -> Stored<Vec<Message>> {
-    let posted = load::posted(db, usize::MAX >> 1)?;
-    Ok(posted.into_iter().filter(|posted| posted.key.target == *key).map(|posted| posted.message).collect())
+    let text = "select n from inbox where namespace = ?1 and target = ?2 order by n";
+    let mut statement = db.prepare_cached(text)?;
+    let waiting = statement.query_map(params![key.namespace.as_str(), key.run_id.as_str()], |row| row.get(0))?;
+    waiting.map(|n| load::message(db, n?)).collect()
 }
 
 /// Questions to the store as a whole: rows that belong to no run, runs that are in two places. Each counts what should not
@@ -277,6 +279,16 @@ pub const OF_ALL: &[(&str, &str)] = &[
         where  row is null or row ->> '$.task.id' is null or row ->> '$.task.lease.epoch' is not null",
     ),
     (
+        "ready tasks that name another run",
+        "
+        select count(*) from ready_tasks join runs using (run_no)
+        where  ready_tasks.run_id <> runs.run_id or ready_tasks.namespace <> runs.namespace",
+    ),
+    (
+        "tasks that are ready twice",
+        "select count(*) from (select 1 from ready_tasks group by run_no, path having count(*) > 1)",
+    ),
+    (
         "waits for a connection that nothing waits for",
         "
         select count(*) from connection_waits left join steps using (run_no, path)
@@ -288,6 +300,22 @@ pub const OF_ALL: &[(&str, &str)] = &[
         select count(*) from run_labels left join run_starts using (run_no)
         where  value is not (select said.value from json_each(started, '$.labels') as said where said.key = name)",
     ),
+    (
+        "idempotency keys of no run",
+        "
+        select count(*) from idempotency_keys as kept
+        where  answer ->> '$.run_id' is not null
+               and not exists (select 1 from runs where run_id = kept.answer ->> '$.run_id' and namespace = kept.namespace)
+               and not exists (select 1 from archived_runs
+                               where run_id = kept.answer ->> '$.run_id' and namespace = kept.namespace)",
+    ),
+    (
+        "guards of the log that are missing",
+        "
+        select 2 - count(*) from sqlite_master
+        where  type = 'trigger' and name in ('run_log_never_changes', 'run_log_stays')",
+    ),
+    ("late answers of no run", "select count(*) from late_answers where run_no not in (select run_no from runs)"),
     ("approvals of no run", "select count(*) from approvals where run_no not in (select run_no from runs)"),
     ("callbacks of no run", "select count(*) from callbacks where run_no not in (select run_no from runs)"),
     ("starts of no run", "select count(*) from run_starts where run_no not in (select run_no from runs)"),
@@ -306,8 +334,8 @@ pub fn count(db: &Db, text: &str) -> Stored<i64> {
     Ok(db.query_row(text, [], |row| row.get(0))?)
 }
 
-/// What SQLite itself says of its file, if that is not good.
+/// What SQLite itself says of its file, if that is not good: whether every index has what its table has, too.
 pub fn damage(db: &Db) -> Stored<Option<String>> {
-    let said: String = db.query_row("pragma quick_check(1)", [], |row| row.get(0))?;
+    let said: String = db.query_row("pragma integrity_check(1)", [], |row| row.get(0))?;
     Ok(Some(said).filter(|said| said != "ok"))
 }

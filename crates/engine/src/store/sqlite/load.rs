@@ -12,9 +12,10 @@ use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, Row, params};
 
 use super::super::{
-    Candidate, Found, Kept, Loaded, PostKey, Posted, RunKey, RunNo, StoreError, Stored, StoredDefinition, Wanted,
+    Candidate, Found, Kept, Loaded, PostKey, RunKey, RunNo, StoreError, Stored, StoredDefinition, Waiting, Wanted,
 };
 use super::corrupt;
+use crate::message::Message;
 
 fn parse<'a, T: serde::Deserialize<'a>>(text: &'a str, what: &str) -> Stored<T> {
     serde_json::from_str(text).map_err(|error| StoreError::Corrupt(format!("{what}: {error}")))
@@ -248,20 +249,24 @@ pub(super) fn namespaces_of(db: &Db, queue: &Queue) -> Stored<Vec<Namespace>> {
     Ok(namespaces)
 }
 
-pub(super) fn posted(db: &Db, limit: usize) -> Stored<Vec<Posted>> {
-    let text = "
-        select namespace, target, source, source_seq, source_n, unseal(message, n, '#message')
-        from   inbox order by n limit ?1";
+/// Each message apart: one that cannot be read keeps no other from being read.
+pub(super) fn posted(db: &Db, limit: usize) -> Stored<Vec<Waiting>> {
+    let text = "select namespace, target, source, source_seq, source_n, n from inbox order by n limit ?1";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query([limit as i64])?;
     let mut posted = Vec::new();
     while let Some(row) = rows.next()? {
         let source = RunId::new(row.get::<_, String>(2)?);
         let key = PostKey { target: key(row, 0)?, source, source_seq: row.get::<_, i64>(3)? as u64, n: row.get(4)? };
-        let text = std::str::from_utf8(row.get_ref(5)?.as_blob().map_err(corrupt)?).map_err(corrupt)?;
-        posted.push(Posted { key, message: parse(text, "a message")? });
+        posted.push((key, message(db, row.get(5)?)));
     }
     Ok(posted)
+}
+
+pub(super) fn message(db: &Db, n: i64) -> Stored<Message> {
+    let text = "select unseal(message, n, '#message') from inbox where n = ?1";
+    let bytes: Vec<u8> = db.prepare_cached(text)?.query_row([n], |row| row.get(0))?;
+    parse(std::str::from_utf8(&bytes).map_err(corrupt)?, "a message")
 }
 
 pub(super) fn to_release(db: &Db, limit: usize) -> Stored<Vec<(RunKey, RunNo, Connection)>> {

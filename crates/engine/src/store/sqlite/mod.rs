@@ -17,6 +17,7 @@ pub mod rebuild;
 
 use std::sync::Arc;
 
+use abide_core::contract::RunState;
 use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
@@ -24,8 +25,8 @@ use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, ErrorCode, OptionalExtension, params};
 
 use super::{
-    Beside, Candidate, CommitError, Found, Kept, Loaded, Posted, RunKey, RunNo, Store, StoreError, Stored,
-    StoredDefinition, Touched, Wanted, Writes,
+    Beside, Candidate, CommitError, Found, Kept, Loaded, RunKey, RunNo, Store, StoreError, Stored, StoredDefinition,
+    Touched, UNREADABLE, Waiting, Wanted, Writes,
 };
 use crate::archive::Bundle;
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
@@ -50,7 +51,11 @@ impl From<rusqlite::Error> for StoreError {
             Some(ErrorCode::DiskFull) => StoreError::Full,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy(error.to_string()),
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged(error.to_string()),
-            _ => StoreError::Failed(error.to_string()),
+            _ => match error.to_string().split_once(UNREADABLE) {
+                // A function of ours, which unseals, met it inside of a statement.
+                Some((_, why)) => StoreError::Corrupt(why.to_owned()),
+                None => StoreError::Failed(error.to_string()),
+            },
         }
     }
 }
@@ -179,6 +184,13 @@ impl Store for Sqlite {
         Ok(self.db.prepare_cached(text)?.exists(params![key.run_id.as_str(), key.namespace.as_str()])?)
     }
 
+    fn archived_as(&mut self, key: &RunKey) -> Stored<Option<RunState>> {
+        let text = "select state from archived_runs where run_id = ?1 and namespace = ?2";
+        let key = params![key.run_id.as_str(), key.namespace.as_str()];
+        let state: Option<String> = self.db.prepare_cached(text)?.query_row(key, |row| row.get(0)).optional()?;
+        state.map(|state| RunState::parse(&state).ok_or_else(|| corrupt("the state of an archived run"))).transpose()
+    }
+
     fn bundle(&mut self, key: &RunKey) -> Stored<Option<Bundle>> {
         Ok(crate::archive::find(&self.db, key)?.map(|(_, bundle)| bundle))
     }
@@ -209,7 +221,7 @@ impl Store for Sqlite {
         load::namespaces_of(&self.db, queue)
     }
 
-    fn posted(&mut self, limit: usize) -> Stored<Vec<Posted>> {
+    fn posted(&mut self, limit: usize) -> Stored<Vec<Waiting>> {
         load::posted(&self.db, limit)
     }
 
