@@ -32,7 +32,7 @@ struct Figures {
 /// done twice, no crash costs an attempt, and in the end everything drains.
 #[test]
 fn an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
-    let (cycles, seed) = (setting("ABIDE_CRASH_CYCLES", 220), setting("ABIDE_CRASH_SEED", 1));
+    let (cycles, seed) = (setting("ABIDE_CRASH_CYCLES", 240), setting("ABIDE_CRASH_SEED", 1));
     let directory = Directory::new("cycles");
     let (mut ledger, mut figures, mut dice) = (Ledger::default(), Figures::default(), Dice::new(seed));
     let watch = Stopwatch::start();
@@ -76,6 +76,7 @@ fn an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() 
         for point in Point::ALL {
             assert!(figures.at_points.contains_key(point.name()), "nothing was killed at {}", point.name());
         }
+        assert!(figures.opens * 6 >= cycles * 5, "too few were killed while they served: {}", figures.opens);
         assert!(ledger.acknowledged > cycles * 10, "the load was too small to prove anything");
     }
 }
