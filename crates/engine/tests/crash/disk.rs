@@ -206,6 +206,27 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
     healthy(&data);
 }
 
+/// D1b: a commit that meets the end of the disk although there was room when it began. The files are opened anew and the
+/// batch is looked for: whoever is refused is not in the store, and everybody else goes on.
+#[test]
+fn a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
+    for nth in [60, 400, 1_500] {
+        let directory = Directory::new("enospc");
+        prepare(&directory.data());
+        let settings = [("ABIDE_CRASH_KEYS", "300"), ("ABIDE_CRASH_ERRORS", "1000")];
+        let (status, said) = start_on(&format!("wal-write-enospc:{nth}"), &directory.data(), &settings).end();
+        assert!(status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
+        let errors: Vec<&String> = said.iter().filter(|line| line.starts_with("error")).collect();
+        assert!(!errors.is_empty() && errors.iter().all(|line| line.ends_with("storage-full")), "{nth}: {errors:?}");
+        let (stored, acknowledged) = (keys(&directory.data()), acknowledged(&said));
+        assert!(acknowledged.len() > 100, "{nth}: only {} got through", acknowledged.len());
+        assert!(acknowledged.iter().all(|(key, run)| stored.get(key) == Some(&vec![run.clone()])));
+        let refused = errors.iter().filter_map(|line| line.split(' ').nth(1));
+        refused.for_each(|key| assert!(!stored.contains_key(key), "{key} was refused and is there"));
+        healthy(&directory.data());
+    }
+}
+
 /// D1b: before the disk is full nothing more is begun, so that no commit meets its end; what is there can still be read.
 #[test]
 fn a_reserve_of_the_disk_is_never_written() {

@@ -4,6 +4,7 @@
 //   sync-slow:N     every sync takes N milliseconds
 //   db-write-kill:N the Nth write to the database, which is inside a checkpoint, ends the process as kill -9 does
 //   wal-write-erofs:N  from the Nth on, every write to the WAL fails as on a disk that became read-only
+//   wal-write-enospc:N from the Nth on, five writes to the WAL fail as on a full disk; then there is room again
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -53,6 +54,12 @@ static int refuse_sync(int fd) {
 
 static int refuse_write(int fd) {
     if (is("db-write-kill") && ends(fd, "abide.db") && count() == number) raise(SIGKILL);
+    if (is("wal-write-enospc") && ends(fd, "abide.db-wal")) {
+        long nth = count();
+        if (nth < number || nth >= number + 5) return 0;
+        errno = ENOSPC;
+        return 1;
+    }
     if (!is("wal-write-erofs") || !ends(fd, "abide.db-wal") || count() < number) return 0;
     errno = EROFS;
     return 1;
