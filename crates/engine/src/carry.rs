@@ -63,9 +63,14 @@ pub struct Lane<S: Store> {
     around: BTreeMap<Namespace, Around>,
     parked: Vec<Parked>,
     fronts: Fronts,
+    /// Claims of those who serve every namespace: each begins with another one.
+    turns: usize,
     serving_since: Timestamp,
     served_at: Timestamp,
     now: Timestamp,
+    /// Until when workers were heard, for the decision that is being made; and when the first report came that still waits.
+    heard_until: Option<Timestamp>,
+    reports_since: Option<Timestamp>,
     /// Never later than the first `wake_at`.
     next_wake: Option<Timestamp>,
     /// Messages, or releases of connections, wait in the store.
@@ -139,6 +144,8 @@ impl Growing {
 #[derive(Debug)]
 struct Decided {
     batch: i64,
+    /// Whether there is something to commit.
+    dirty: bool,
     now: Timestamp,
     asked: Vec<Asked>,
     answers: Vec<Result<Answer, Error>>,
@@ -152,7 +159,7 @@ impl Decided {
     /// It is durable: everybody may know. Most of them are perhaps not woken yet.
     fn tell(self, hub: &Hub) -> Together {
         at_failpoint(Point::BeforeAnswer);
-        if !self.committed.is_empty() {
+        if self.dirty {
             hub.committed(Position { batch: self.batch, at: self.now }, self.committed);
         }
         let together = Together::default();
@@ -201,9 +208,12 @@ impl<S: Store> Lane<S> {
             around: BTreeMap::new(),
             parked: Vec::new(),
             fronts: Fronts::default(),
+            turns: 0,
             serving_since,
             served_at: served.map_or(Timestamp::default(), |(_, last)| last),
             now: served.map_or(now, |(_, last)| last.max(now)),
+            heard_until: None,
+            reports_since: None,
             next_wake: None,
             inbox_waits: true,
             releases_wait: true,
@@ -282,6 +292,11 @@ impl<S: Store> Lane<S> {
         self.most_runs.saturating_sub(batch.runs.len()).max(self.most_runs / 16).max(1)
     }
 
+    /// Nothing more comes: whoever watches hears it.
+    pub fn close(&self) {
+        self.hub.close();
+    }
+
     /// Ends the lane as a crash would: whatever was not committed is gone.
     pub fn into_store(self) -> Option<S> {
         self.store.into_inner()
@@ -328,6 +343,11 @@ impl<S: Store> Lane<S> {
         }
     }
 
+    /// What workers said since then has not been taken in: until it is, no lease is over for want of it.
+    pub fn reports_wait_since(&mut self, since: Option<Timestamp>) {
+        self.reports_since = since;
+    }
+
     /// How many wait for what is handed over next. None: there is nothing to hand over.
     pub fn taken_in(&self) -> Option<usize> {
         self.growing.as_ref().map(|growing| growing.asked.len() + growing.served.len())
@@ -352,7 +372,7 @@ impl<S: Store> Lane<S> {
         let (dirty, now) = (batch.dirty, batch.now);
         let (touched, committed) = (std::mem::take(&mut batch.touched), std::mem::take(&mut batch.committed));
         self.settle(batch);
-        let decided = Decided { batch: self.last_batch + 1, now, asked, answers, served, committed, served_at };
+        let decided = Decided { batch: self.last_batch + 1, dirty, now, asked, answers, served, committed, served_at };
         if !dirty {
             self.store.rollback();
             decided.tell(&self.hub).wake_all();
@@ -477,9 +497,11 @@ impl<S: Store> Lane<S> {
         self.recall()?;
         let batch = &mut growing.batch;
         for one in asked {
+            self.heard_until = one.at.filter(|_| one.is_report());
             let answer = self.answer(batch, &one.request)?;
             growing.answers.push(answer);
         }
+        self.heard_until = self.reports_since;
         self.deliver_posted(batch)?;
         self.deliver_releases(batch)?;
         self.wake_due(batch)?;

@@ -56,6 +56,7 @@ impl Driver {
         while self.turn() {}
         if let Some(mut driven) = self.lock().take() {
             driven.lane.dismiss();
+            driven.lane.close();
         }
     }
 
@@ -104,6 +105,7 @@ impl Driver {
             Err(_) => Fatal(CommitError::Unknown(StoreError::Failed("the lane panicked".into()))),
         };
         driven.lane.wake_the_rest();
+        driven.lane.close();
         self.requests.close();
         (self.on_fatal)(&fatal);
         *slot = None;
@@ -128,8 +130,9 @@ impl Driven {
     /// Takes in what came, and hands it over when the disk is free.
     fn turn(&mut self, taken: Option<Taken>) -> Result<(), Fatal> {
         // When nothing more will come, what is on its way is waited for.
-        let Some(Taken { asked, bytes, left }) = taken else { return self.carry(Vec::new()) };
+        let Some(Taken { asked, bytes, left, reports_since }) = taken else { return self.carry(Vec::new()) };
         self.bytes += bytes;
+        self.lane.reports_wait_since(reports_since);
         if !asked.is_empty() || self.lane.has_to_act() {
             self.lane.take_in(asked)?;
         }

@@ -182,6 +182,7 @@ impl Engine {
     /// Asks for anything. The answer comes when it is durable; dropping the future does not take the request back.
     pub async fn ask(&self, request: Request) -> Result<Answer, Error> {
         let (asked, answer) = Asked::new(request);
+        let asked = asked.came_at(self.inner.clock.now());
         let left = if self.here { self.inner.driver.carry_here(asked) } else { Some(asked) };
         left.map_or(Ok(()), |asked| self.inner.requests.push(asked))?;
         answer.await

@@ -167,7 +167,7 @@ mod tests {
         // More than anybody may lag behind; of commits that are known already nothing is handed out.
         let last = engine.hub().watch().position();
         for _ in 0..5_000 {
-            engine.hub().committed(last, Vec::new());
+            engine.hub().committed(last, crate::hub::tests::changes());
         }
         assert_eq!(feed.next().await.expect("it is told"), Followed::Gap { position: begin });
         for run in &started {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_core::contract::RunState;
 use abide_core::ids::WorkflowId;
@@ -64,9 +64,13 @@ pub struct Commit {
 }
 
 #[derive(Debug)]
-pub struct Hub {
-    commits: broadcast::Sender<Commit>,
-    position: Mutex<Position>,
+pub struct Hub(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// None: nothing more will come.
+    commits: Option<broadcast::Sender<Commit>>,
+    position: Position,
 }
 
 /// What a watcher gets next.
@@ -97,20 +101,34 @@ impl Default for Hub {
 impl Hub {
     /// Tells what is committed after a position, which is the last one that the store has.
     pub fn after(position: Position) -> Hub {
-        Hub { commits: broadcast::Sender::new(LAG), position: Mutex::new(position) }
+        Hub(Mutex::new(State { commits: Some(broadcast::Sender::new(LAG)), position }))
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of a commit. One that touched no run moves the position alone.
     pub fn committed(&self, position: Position, runs: Vec<Committed>) {
-        *self.position.lock().unwrap_or_else(PoisonError::into_inner) = position;
-        // Without watchers nobody hears it, which is fine.
-        let _ = self.commits.send(Commit { position, runs: runs.into() });
+        let mut state = self.lock();
+        state.position = position;
+        if let Some(commits) = state.commits.as_ref().filter(|_| !runs.is_empty()) {
+            // Without watchers nobody hears it, which is fine.
+            let _ = commits.send(Commit { position, runs: runs.into() });
+        }
     }
 
     pub fn watch(&self) -> Watcher {
-        // Subscribed first: what is committed in between is seen twice rather than never.
-        let commits = self.commits.subscribe();
-        let position = *self.position.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock();
+        let position = state.position;
+        // Of an engine that has stopped there is only the end to hear.
+        let commits = state.commits.as_ref().map_or_else(|| broadcast::Sender::new(1).subscribe(), |of| of.subscribe());
         Watcher { commits, position }
+    }
+
+    /// The engine stops: who watches hears what is left in line, and that it was the last.
+    pub fn close(&self) {
+        self.lock().commits = None;
     }
 }
 
@@ -136,11 +154,17 @@ impl Watcher {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn position(batch: i64) -> Position {
         Position { batch, at: Timestamp::from_micros(batch * 10) }
+    }
+
+    pub(crate) fn changes() -> Vec<Committed> {
+        let key = RunKey { namespace: "default".into(), run_id: "run_a".into() };
+        let (workflow, state) = ("w".into(), RunState::Queued);
+        vec![Committed { key, no: 1, workflow, state, from_seq: 1, to_seq: 1 }]
     }
 
     #[test]
@@ -157,18 +181,29 @@ mod tests {
     async fn a_watcher_that_is_too_slow_is_told_after_which_commit() {
         let hub = Hub::after(position(7));
         let mut watcher = hub.watch();
-        hub.committed(position(8), Vec::new());
+        hub.committed(position(8), changes());
         assert!(matches!(watcher.next().await, Seen::Commit(commit) if commit.position == position(8)));
         for batch in 9..=9 + LAG as i64 {
-            hub.committed(position(batch), Vec::new());
+            hub.committed(position(batch), changes());
         }
         assert!(matches!(watcher.next().await, Seen::Gap { after } if after == position(8)));
-        drop(hub);
+        hub.close();
         // What is left in line is handed out before the end.
         let mut last = position(8);
         while let Seen::Commit(commit) = watcher.next().await {
             last = commit.position;
         }
         assert_eq!(last, position(9 + LAG as i64));
+        assert!(matches!(hub.watch().next().await, Seen::End));
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_touched_nothing_moves_the_position_and_wakes_nobody() {
+        let hub = Hub::after(position(7));
+        let mut watcher = hub.watch();
+        hub.committed(position(8), Vec::new());
+        assert_eq!(hub.watch().position(), position(8));
+        hub.committed(position(9), changes());
+        assert!(matches!(watcher.next().await, Seen::Commit(commit) if commit.position == position(9)));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use abide_core::run::command::Ask;
+use abide_core::time::Timestamp;
 
 use crate::request::{Asked, Error, What};
 
@@ -27,6 +28,8 @@ pub struct Taken {
     pub bytes: usize,
     /// How many still wait.
     pub left: usize,
+    /// When the first report came that still waits.
+    pub reports_since: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +58,7 @@ struct Line {
 impl Requests {
     /// Puts a request in line, or says why not.
     pub fn push(&self, asked: Asked) -> Result<(), Error> {
-        let (report, bytes) = (is_report(&asked), bytes_of(&asked));
+        let (report, bytes) = (asked.is_report(), bytes_of(&asked));
         let mut lines = self.lock();
         if lines.closed {
             return Err(Error::ShuttingDown);
@@ -89,7 +92,8 @@ impl Requests {
         }
         lines.called = false;
         let (asked, bytes) = lines.piece();
-        Some(Taken { asked, bytes, left: lines.len() })
+        let reports_since = lines.reports.asked.front().and_then(|(asked, _)| asked.at);
+        Some(Taken { asked, bytes, left: lines.len(), reports_since })
     }
 
     /// Whoever waits is told why nothing is done.
@@ -166,13 +170,6 @@ impl Line {
     }
 }
 
-fn is_report(asked: &Asked) -> bool {
-    match &asked.request.what {
-        What::Run(to_run) => to_run.command.ask.holding().is_some(),
-        _ => false,
-    }
-}
-
 fn bytes_of(asked: &Asked) -> usize {
     let of_payload = match &asked.request.what {
         What::Start(new) => new.start.input.len(),
@@ -244,7 +241,7 @@ mod tests {
         assert_eq!(refused, 10);
         assert!(matches!(requests.push(start(2)), Err(Error::Overloaded)));
         requests.push(beat()).expect("reports have a line of their own");
-        assert!(is_report(&taken(&requests)[0]), "and come first");
+        assert!(taken(&requests)[0].is_report(), "and come first");
     }
 
     #[test]
@@ -258,7 +255,7 @@ mod tests {
         }
         // They come first, and new work still gets its share.
         let piece = taken(&requests);
-        assert_eq!(piece.iter().filter(|asked| is_report(asked)).count(), PIECE - SHARE_OF_NEW);
+        assert_eq!(piece.iter().filter(|asked| asked.is_report()).count(), PIECE - SHARE_OF_NEW);
         // The other way round it is the same.
         while requests.push(completion(large)).is_ok() {}
         requests.push(start(large)).expect("what was taken left room for new work");
@@ -273,7 +270,7 @@ mod tests {
         }
         let piece = taken(&requests);
         assert_eq!(piece.len(), PIECE);
-        assert_eq!(piece.iter().filter(|asked| !is_report(asked)).count(), SHARE_OF_NEW);
+        assert_eq!(piece.iter().filter(|asked| !asked.is_report()).count(), SHARE_OF_NEW);
     }
 
     #[test]

@@ -385,12 +385,27 @@ impl Error {
 pub struct Asked {
     pub request: Request,
     pub reply: Caller,
+    /// When it came, if it may have waited: what workers say is judged by that.
+    pub at: Option<Timestamp>,
 }
 
 impl Asked {
     pub fn new(request: Request) -> (Asked, Awaited) {
         let (reply, awaited) = reply::channel();
-        (Asked { request, reply }, awaited)
+        (Asked { request, reply, at: None }, awaited)
+    }
+
+    #[must_use]
+    pub fn came_at(self, at: Timestamp) -> Asked {
+        Asked { at: Some(at), ..self }
+    }
+
+    /// Whether the holder of a lease says something.
+    pub fn is_report(&self) -> bool {
+        match &self.request.what {
+            What::Run(to_run) => to_run.command.ask.holding().is_some(),
+            _ => false,
+        }
     }
 }
 

@@ -348,6 +348,9 @@ impl<T> Default for Newest<T> {
 pub struct Around {
     /// Since when an engine has served without a gap; leases get a full window after it.
     pub serving_since: Timestamp,
+    /// Until when was heard what workers say, if that is earlier than now: of a report, when it came; of a look at what is due,
+    /// when the first report came that still waits. An engine that is slow takes no lease from anybody.
+    pub heard_until: Option<Timestamp>,
     /// Connections that this command may meet.
     pub connections: BTreeMap<Connection, ConnectionFacts>,
     /// Groups of the person who decides (`role:X` names group X).

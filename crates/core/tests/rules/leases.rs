@@ -130,6 +130,23 @@ fn time_in_which_no_engine_served_is_not_held_against_a_worker() {
 }
 
 #[test]
+fn a_report_is_judged_by_when_it_came_not_by_when_the_engine_got_round_to_it() {
+    let mut run = steps(&["a"]).after([claimed("a"), skipped("29s")]);
+    run.around.heard_until = Some(run.now);
+    let late = run.after([skipped("2s")]);
+    // It waits in line while what is due is looked at.
+    let late = late.when(asked(Ask::Wake)).then([]).state(Running);
+    let mut extended = late.clone().when(heartbeat("a")).then([]).state(Running);
+    extended.around.heard_until = None;
+    extended.after([skipped("29s"), completed("a")]).state(Succeeded);
+    // What comes after the end of the lease is late, however long it waited.
+    let mut gone = late;
+    gone.around.heard_until = Some(gone.now);
+    gone.clone().when(completed("a")).then_rejected("lease-lost");
+    gone.when(asked(Ask::Wake)).state(Queued).check(|run| assert_eq!(run.row("a").attempt, 2));
+}
+
+#[test]
 fn an_attempt_does_not_time_out_in_a_time_in_which_no_engine_served() {
     let timed = "workflow: w\nsteps: [ { id: a, task: t.a, timeout: 1m, lease: 30s } ]";
     let mut run = given(timed).after([started(), claimed("a"), skipped("10m")]);

@@ -183,8 +183,8 @@ impl<S: Store> Lane<S> {
             return Ok(Vec::new());
         }
         let count = namespaces.len();
-        let first = usize::try_from(self.last_batch).unwrap_or_default() % count;
-        namespaces.rotate_left(first);
+        self.turns = self.turns.wrapping_add(1);
+        namespaces.rotate_left(self.turns % count);
         let mut tasks = Vec::new();
         for namespace in &namespaces {
             let max = claim.max.div_ceil(count).min(claim.max - tasks.len());

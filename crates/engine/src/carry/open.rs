@@ -297,10 +297,11 @@ impl<S: Store> Lane<S> {
         let now = batch.now;
         let tampered = tamper(&mut open.run, command, now);
         let command = tampered.as_ref().unwrap_or(command);
-        let late = open.late.clone();
+        let (late, heard_until) = (open.late.clone(), self.heard_until);
         let mut around = std::mem::take(self.around_of(&key.namespace));
         around.groups = groups.to_vec();
         around.late = late;
+        around.heard_until = heard_until;
         let decided = decide(&mut self.store, open, definition, command, &around, now);
         around.groups.clear();
         around.late.clear();

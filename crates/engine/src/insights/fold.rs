@@ -48,8 +48,8 @@ struct Known {
 /// Folds what was committed after a position: the new position, and what it adds. Nothing new: `None`.
 pub fn fold_after(db: &Db, memory: &mut Memory, position: i64, commits: usize) -> Stored<Option<(i64, Added)>> {
     let Some(mut page) = read::commits_after(db, position, commits)? else {
-        // So old that it is not kept: counting goes on from what is.
-        return Ok(Some((read::position(db)?, Added::default())));
+        // So old that it is not kept: counting goes on with the first that is.
+        return Ok(Some((read::before_first(db)?, Added::default())));
     };
     let mut runs = 0;
     let mut fits = |(_, touched): &read::Commit| {

@@ -123,6 +123,56 @@ async fn an_engine_that_was_down_does_not_make_its_workers_dead() {
     assert_eq!(world.state(&run).await, RunState::Succeeded);
 }
 
+/// The disk is held by another process for a while that is longer than a lease: the heartbeat was there in time.
+#[tokio::test]
+async fn a_worker_loses_no_lease_because_the_engine_was_slow() {
+    let world = World::new("slow");
+    let run = world.start("workflow: short\nsteps:\n  - { id: only, task: work, lease: 1s }\n").await;
+    let task = world.claim("w1", "work").await;
+    let other = rusqlite::Connection::open(world.directory.path().join("abide.db")).expect("the database");
+    other.execute_batch("begin immediate").expect("the write lock");
+    let stuck = tokio::spawn({
+        let engine = world.engine.clone();
+        async move { engine.start("short", "x").await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.clock.set(BEGAN + Span::from_millis(900));
+    let beat = tokio::spawn({
+        let (engine, task) = (world.engine.clone(), task.clone());
+        async move { engine.report(&task, "w1", |holding| Ask::Heartbeat { holding, progress: None }).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.clock.set(BEGAN + Span::from_millis(2_500));
+    let late = tokio::spawn({
+        let (engine, task) = (world.engine.clone(), LeasedTask { epoch: task.epoch, ..task.clone() });
+        async move { engine.complete(&task, "w1", None).await }
+    });
+    other.execute_batch("rollback").expect("rolled back");
+    stuck.await.expect("no panic").expect("started");
+    beat.await.expect("no panic").expect("it came in time");
+    late.await.expect("no panic").expect("and kept the lease for what came after it");
+    assert_eq!(world.state(&run).await, RunState::Succeeded);
+    world.healthy().await;
+}
+
+#[tokio::test]
+async fn whoever_follows_hears_that_the_engine_stops() {
+    let world = World::new("ends");
+    let run = world.start(IDEMPOTENT).await;
+    let mut feed = world.engine.follow(None);
+    let waiting = tokio::spawn({
+        let (engine, run) = (world.engine.clone(), run.clone());
+        async move { engine.ended(&run).await }
+    });
+    let following = tokio::spawn(async move { feed.next().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    world.engine.shutdown().await;
+    assert_eq!(following.await.expect("no panic").expect("told"), Followed::End);
+    assert!(waiting.await.expect("no panic").is_err());
+    // Also who comes later.
+    assert_eq!(world.engine.follow(None).next().await.expect("told"), Followed::End);
+}
+
 #[tokio::test]
 async fn a_late_answer_is_kept_and_offered() {
     let world = World::new("late");

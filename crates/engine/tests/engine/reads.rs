@@ -262,3 +262,22 @@ async fn commits_that_are_folded_again_add_the_same() {
     // It could not be written down, so what is remembered is ahead.
     assert_eq!(fold(&mut memory, position).1, fresh);
 }
+
+/// Commits are forgotten after a day, also while nobody counts them because the engine is down.
+#[tokio::test]
+async fn counting_goes_on_with_the_first_commit_that_is_kept() {
+    let directory = Directory::new("counted-late");
+    let engine = directory.engine();
+    order(&engine).await;
+    order(&engine).await;
+    engine.shutdown().await;
+    let db = rusqlite::Connection::open(directory.path().join("abide.db")).expect("the database");
+    db.execute_batch("delete from batches where batch <= (select min(batch) from batches where length(touched) > 0)")
+        .expect("the first start is forgotten");
+    let mut memory = Memory::default();
+    let (position, nothing) = fold_after(&db, &mut memory, 1, 1_000).expect("a fold").expect("commits");
+    assert!(nothing.0.is_empty());
+    let (_, added) = fold_after(&db, &mut memory, position, 1_000).expect("a fold").expect("commits");
+    let started = added.0.iter().filter(|(measure, _)| measure.metric == "started").map(|(_, (count, _))| count);
+    assert_eq!(started.sum::<u64>(), 1, "the second start is counted");
+}

@@ -54,7 +54,7 @@ impl Draft<'_> {
                 lease.epoch == holding.epoch && step.task.as_ref().is_some_and(|task| task.id == holding.task_id);
             let expires_at = step.lease_expires_at(self.around.serving_since).unwrap_or_default();
             // Expiry is strict: whoever comes later may already have been replaced.
-            if mine && self.now < expires_at {
+            if mine && self.heard_until() < expires_at {
                 return Ok(false);
             }
             if mine {
@@ -71,6 +71,11 @@ impl Draft<'_> {
             }
             _ => Err(lost(step.lease().map(|lease| lease.epoch)).into()),
         }
+    }
+
+    /// The instant by which leases are judged: how long a report waited for the engine is not its worker's fault.
+    pub(super) fn heard_until(&self) -> Timestamp {
+        self.around.heard_until.map_or(self.now, |heard| heard.min(self.now))
     }
 
     /// What was replied to an answer that is given again: its worker may not have heard it.

@@ -70,10 +70,11 @@ impl Draft<'_> {
     fn handle_due_row(&mut self, path: &Path, held: bool) -> Decided {
         let Some(step) = self.row(path)?.filter(|step| step.is_open()) else { return Ok(()) };
         let since = self.around.serving_since;
-        if step.lease_expires_at(since).is_some_and(|at| at <= self.now) {
+        // A report that came in time may still wait.
+        if step.lease_expires_at(since).is_some_and(|at| at <= self.heard_until()) {
             return self.lease_lost(path);
         }
-        if step.times_out_at(since).is_some_and(|at| at <= self.now) {
+        if step.times_out_at(since).is_some_and(|at| at <= self.heard_until()) {
             return self.timed_out(path);
         }
         let forward = matches!(self.run.head.phase, Phase::Forward);

@@ -22,6 +22,7 @@ use abide_core::ids::{Epoch, Namespace, Path, Queue, RunId, WorkerId, WorkflowId
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, Need};
 use abide_core::time::Timestamp;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection as Db, ErrorCode, OptionalExtension, params};
 
 use super::{
@@ -43,6 +44,9 @@ pub struct Sqlite {
     shortening: Shortening,
     /// The last message that waits, so that new ones come after it.
     last_posted: i64,
+    /// Nobody knows whether the last commit was written. Nothing is synced any more: a sync that works after one that failed
+    /// says nothing about what that one lost.
+    lost_touch: bool,
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -71,7 +75,7 @@ impl Sqlite {
         let readers = Arc::new(Readers::new(files.clone())?);
         let last_posted = db.query_row("select coalesce(max(n), 0) from inbox", [], |row| row.get(0))?;
         let shortening = Shortening::of(&files);
-        Ok(Sqlite { db, files, readers, shortening, last_posted })
+        Ok(Sqlite { db, files, readers, shortening, last_posted, lost_touch: false })
     }
 
     pub fn readers(&self) -> Arc<Readers> {
@@ -87,6 +91,16 @@ impl Sqlite {
         self.readers.reopen()?;
         self.db = writer?;
         Ok(())
+    }
+
+    /// Whether a commit that met the end of the disk happened.
+    fn look_up(&mut self, batch: i64) -> Result<(), CommitError> {
+        self.reopen().map_err(CommitError::Unknown)?;
+        match self.has_batch(batch) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CommitError::NotDone(StoreError::Full)),
+            Err(error) => Err(CommitError::Unknown(error)),
+        }
     }
 
     fn has_batch(&self, batch: i64) -> Stored<bool> {
@@ -108,7 +122,10 @@ impl Sqlite {
 impl Drop for Sqlite {
     /// Readers may close after the writer and cannot do it: without this a stopped engine would leave its WAL behind.
     fn drop(&mut self) {
-        let _ = self.db.execute_batch("pragma wal_checkpoint(truncate)");
+        let _ = match self.lost_touch {
+            false => self.db.execute_batch("pragma wal_checkpoint(truncate)"),
+            true => self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop),
+        };
     }
 }
 
@@ -147,19 +164,14 @@ impl Store for Sqlite {
     }
 
     fn commit(&mut self, batch: i64, now: Timestamp, touched: &[Touched]) -> Result<(), CommitError> {
-        match self.try_commit(batch, now, touched) {
+        let done = match self.try_commit(batch, now, touched) {
             Ok(()) => Ok(()),
-            Err(StoreError::Full) => {
-                self.reopen().map_err(CommitError::Unknown)?;
-                match self.has_batch(batch) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => Err(CommitError::NotDone(StoreError::Full)),
-                    Err(error) => Err(CommitError::Unknown(error)),
-                }
-            }
+            Err(StoreError::Full) => self.look_up(batch),
             // Measured: a commit that reports an I/O error may be found committed after a restart.
             Err(error) => Err(CommitError::Unknown(error)),
-        }
+        };
+        self.lost_touch |= matches!(done, Err(CommitError::Unknown(_)));
+        done
     }
 
     fn rollback(&mut self) {

@@ -493,10 +493,15 @@ pub fn counts_by_cause(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<String
 /// A commit, and what it touched.
 pub type Commit = (Position, Vec<Touched>);
 
+/// The position before the first commit that is kept.
+pub fn before_first(db: &Db) -> Stored<i64> {
+    let first: Option<i64> = db.prepare_cached("select min(batch) from batches")?.query_row([], |row| row.get(0))?;
+    Ok(first.map_or(0, |first| first - 1))
+}
+
 /// What the commits after a number touched, in order; `None` when it is no longer known.
 pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<Commit>>> {
-    let first: Option<i64> = db.prepare_cached("select min(batch) from batches")?.query_row([], |row| row.get(0))?;
-    if first.is_some_and(|first| after + 1 < first) {
+    if after < before_first(db)? {
         return Ok(None);
     }
     let text = "select batch, at, touched from batches where batch > ?1 order by batch limit ?2";
