@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use abide_api::tasks::{BlockTask, EvidenceTold, FailTask, StepFailure};
 use abide_core::contract::{Failure as Stored, FailureClass};
+use abide_core::run::size::cut_story;
 use serde_json::Value;
 
 /// Why a handler or a step has no result. Every error becomes one with `?`, without a class: then the outcome is unknown
@@ -129,7 +130,12 @@ impl Failure {
     }
 
     pub(crate) fn into_ending(self) -> Ending {
-        *self.0
+        *self.short().0
+    }
+
+    /// What is told of it is stored whole, or its beginning.
+    fn short(self) -> Failure {
+        self.told(|told| cut_story(&mut told.message, &mut told.details))
     }
 
     pub(crate) fn from_step(step_id: &str, failure: Stored) -> Failure {
@@ -139,7 +145,7 @@ impl Failure {
     }
 
     pub(crate) fn into_step(self) -> StepFailure {
-        match *self.0 {
+        match *self.short().0 {
             Ending::Failed(told) | Ending::StepFailed { told, .. } => {
                 let FailTask { class, message, code, retry_after_ms, details, tool, account, .. } = told;
                 StepFailure { class, message, code, retry_after_ms, details, tool, account }

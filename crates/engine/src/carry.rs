@@ -8,6 +8,7 @@ mod deliver;
 mod front;
 mod open;
 mod start;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,17 +25,18 @@ use crate::hub::{Committed, Hub, Position};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
 use crate::reply::Together;
-use crate::request::{Answer, Asked, Error, KeptAnswer, LeasedTask, Request, Tidy, ToRun, Told, What};
+use crate::request::{Answer, Asked, Error, KeptAnswer, Request, Tidy, ToRun, Told, What};
 use crate::store::behind::{Behind, Failed, Then};
 use crate::store::{
     ArchiveWrite, CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
 };
 use crate::testing::{Bug, Point, at_failpoint, is_planted};
 
-use claim::Parked;
+use claim::Served;
 use definitions::Definitions;
 use front::Fronts;
 use open::{Cached, Open};
+use waiting::Waiting;
 
 /// At most this many runs take part in one transaction because of messages, releases or their time.
 pub const RUNS_A_BATCH: usize = 256;
@@ -61,7 +63,7 @@ pub struct Lane<S: Store> {
     definitions: Definitions,
     /// What is known of the connections of each namespace.
     around: BTreeMap<Namespace, Around>,
-    parked: Vec<Parked>,
+    waiting: Waiting,
     fronts: Fronts,
     /// Claims of those who serve every namespace: each begins with another one.
     turns: usize,
@@ -128,7 +130,7 @@ struct Growing {
     begun: bool,
     asked: Vec<Asked>,
     answers: Vec<Result<Answer, Error>>,
-    served: Vec<(Parked, Vec<LeasedTask>)>,
+    served: Vec<Served>,
     /// When it was last written down that the engine serves, before this.
     served_at: Timestamp,
 }
@@ -149,7 +151,7 @@ struct Decided {
     now: Timestamp,
     asked: Vec<Asked>,
     answers: Vec<Result<Answer, Error>>,
-    served: Vec<(Parked, Vec<LeasedTask>)>,
+    served: Vec<Served>,
     committed: Vec<Committed>,
     /// When it was last written down that the engine serves, before this.
     served_at: Timestamp,
@@ -166,7 +168,7 @@ impl Decided {
         for (one, answer) in self.asked.into_iter().zip(self.answers) {
             one.reply.send_with(answer, &together);
         }
-        for (parked, tasks) in self.served {
+        for (_, parked, tasks) in self.served {
             parked.into_caller().send_with(Ok(Answer::Tasks(tasks)), &together);
         }
         together
@@ -206,7 +208,7 @@ impl<S: Store> Lane<S> {
             runs: Cache::new(CACHED_ROWS),
             definitions: Definitions::default(),
             around: BTreeMap::new(),
-            parked: Vec::new(),
+            waiting: Waiting::default(),
             fronts: Fronts::default(),
             turns: 0,
             serving_since,
@@ -307,9 +309,8 @@ impl<S: Store> Lane<S> {
         if self.inbox_waits || self.releases_wait || self.claim_again {
             return self.not_before.unwrap_or(self.now);
         }
-        let waits = self.parked.iter().filter_map(|parked| parked.claim.until);
         let served = self.served_at + SERVING_EVERY;
-        let due = waits.chain(self.next_wake).chain([served]).min().unwrap_or(served);
+        let due = [self.waiting.first_until(), self.next_wake].into_iter().flatten().fold(served, Timestamp::min);
         self.not_before.map_or(due, |at| due.max(at))
     }
 
@@ -761,17 +762,12 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Writes down once a second that the engine serves.
+    /// Writes down once a second that the engine serves, and whom.
     fn touch_serving(&mut self, batch: &mut Batch) -> Stored {
-        let heard = self.listeners.to_write(batch.now);
-        if !heard.is_empty() {
-            batch.writes.heard.extend(heard);
-            batch.dirty = true;
-        }
-        let since = batch.now.since(self.served_at);
-        if since < SERVING_EVERY {
+        if batch.now.since(self.served_at) < SERVING_EVERY {
             return Ok(());
         }
+        batch.writes.heard.extend(self.listeners.to_write(batch.now));
         self.store.serve(self.serving_since, batch.now)?;
         self.served_at = batch.now;
         batch.dirty = true;

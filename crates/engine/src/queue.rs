@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_core::run::command::Ask;
 use abide_core::time::Timestamp;
 
 use crate::request::{Asked, Error, What};
@@ -175,16 +174,10 @@ fn bytes_of(asked: &Asked) -> usize {
         What::Start(new) => new.start.input.len(),
         What::Register(register) => register.document.len(),
         What::Rerun(rerun) => rerun.input.as_ref().map_or(0, |input| input.len()),
-        What::Run(to_run) => match &to_run.command.ask {
-            Ask::Complete { report, .. } => report.output.as_ref().map_or(0, |output| output.len()),
-            Ask::Effect { result, .. } => result.as_ref().map_or(0, |result| result.len()),
-            Ask::Signal { payload, .. } | Ask::CallbackAnswer { payload, .. } => payload.len(),
-            Ask::Steps { done, .. } => {
-                let outputs = done.iter().filter_map(|done| done.result.as_ref().ok()?.output.as_ref());
-                outputs.map(|output| output.len()).sum()
-            }
-            _ => 0,
-        },
+        What::Run(to_run) => {
+            let size = to_run.command.ask.size();
+            size.payloads + size.words
+        }
         What::Keep(said) => said.len(),
         What::Tidy(tidy) => tidy.runs.iter().map(|run| run.bundle.len()).sum(),
         What::Claim(_)
@@ -202,7 +195,7 @@ fn bytes_of(asked: &Asked) -> usize {
 #[cfg(test)]
 mod tests {
     use abide_core::ids::{Epoch, Namespace, Path, RunId, TaskId};
-    use abide_core::run::command::{Actor, Command, Holding, Report};
+    use abide_core::run::command::{Actor, Ask, Command, Fault, Holding, Report};
 
     use super::*;
     use crate::request::{NewRun, Request, ToRun};
@@ -259,6 +252,24 @@ mod tests {
         // The other way round it is the same.
         while requests.push(completion(large)).is_ok() {}
         requests.push(start(large)).expect("what was taken left room for new work");
+    }
+
+    #[test]
+    fn what_a_failure_tells_counts_as_an_output_does() {
+        let requests = Requests::default();
+        let details = Some(serde_json::json!({ "stack": ["x".repeat(1 << 20)] }));
+        let fault = Fault {
+            class: None,
+            message: "broken".into(),
+            code: None,
+            retry_after: None,
+            details,
+            tool: None,
+            account: None,
+        };
+        let failure = || report(|holding| Ask::Fail { holding, fault: fault.clone() });
+        let accepted = (0..1_000).take_while(|_| requests.push(failure()).is_ok()).count();
+        assert!((50..=64).contains(&accepted), "{accepted}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use abide_core::contract::FailureClass;
 use abide_core::ids::{Handler, Queue, WorkerId};
 use abide_core::run::command::{Ask, Fault, Holding, Json, Reply, Report};
+use abide_core::run::size::cut_story;
 use abide_core::run::step::{Progress, Receipt};
 use abide_core::time::Span;
 use serde::Serialize;
@@ -235,6 +236,10 @@ async fn execute(engine: Engine, name: WorkerId, handlers: &BTreeMap<Handler, Co
         }
     };
     let done: Done = match done {
+        Ok(Err(mut fault)) => {
+            cut_story(&mut fault.message, &mut fault.details);
+            Err(fault)
+        }
         Ok(done) => done,
         // No class: unknown if the step is `external`, else transient.
         Err(panicked) => Err(Fault { message: format!("the handler panicked: {panicked}"), ..Fault::default() }),

@@ -180,9 +180,10 @@ fn layer_json(layer: Layer) -> Value {
 }
 
 /// A limit with its name, its number and what it bounds. A name ends in its unit where it has one.
-fn all_limits() -> [(&'static str, u64, &'static str); 12] {
+fn all_limits() -> [(&'static str, u64, &'static str); 13] {
     [
         ("payload_bytes", limits::PAYLOAD_BYTES as u64, "One input, output, signal or request body."),
+        ("words_bytes", limits::WORDS_BYTES as u64, "Messages, details and reasons of one request."),
         ("definition_bytes", limits::DEFINITION_BYTES as u64, "One workflow document."),
         ("warn_events", limits::WARN_EVENTS, "Events of one run before it carries a warning."),
         ("max_events", limits::MAX_EVENTS, "Events of one run before nothing new is issued."),

@@ -12,6 +12,7 @@ mod decide;
 mod fold;
 mod lifecycle;
 mod scope;
+pub mod size;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -379,6 +380,8 @@ pub mod limits {
     use super::Span;
 
     pub const PAYLOAD_BYTES: usize = 1 << 20;
+    /// Messages, details and reasons of one request: they stand in events, and in rows that are written again.
+    pub const WORDS_BYTES: usize = 64 << 10;
     pub const DEFINITION_BYTES: usize = 256 << 10;
     pub const WARN_EVENTS: u64 = 100_000;
     pub const MAX_EVENTS: u64 = 1_000_000;

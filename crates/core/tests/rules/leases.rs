@@ -3,6 +3,7 @@
 use abide_core::contract::{FailureClass, RunState::*, StepState};
 use abide_core::ids::Epoch;
 use abide_core::run::command::{Actor, ApprovalAsked, Ask, BlockOn, Command, Fault, Holding, Reply, Report};
+use abide_core::run::limits;
 use abide_core::time::Span;
 
 use crate::given::*;
@@ -258,4 +259,20 @@ fn a_block_given_again_for_something_else_is_refused() {
         .after([claimed("a"), blocked("a", approval("1"))])
         .when(blocked("a", approval("2")))
         .then_rejected("already-completed");
+}
+
+#[test]
+fn what_is_said_beside_a_payload_is_bounded_and_the_lease_stays() {
+    let fault = |bytes: usize| Fault {
+        class: Some(FailureClass::Transient),
+        message: "broken".into(),
+        code: None,
+        retry_after: None,
+        details: Some(serde_json::json!({ "stack": "x".repeat(bytes) })),
+        tool: None,
+        account: None,
+    };
+    let run = steps(&["a"]).after([claimed("a")]);
+    let refused = run.when(failed_with("a", fault(limits::WORDS_BYTES))).then_rejected("payload-too-large");
+    refused.state(Running).when(failed_with("a", fault(limits::WORDS_BYTES - 100))).state(RetryScheduled);
 }

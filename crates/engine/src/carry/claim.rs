@@ -1,7 +1,7 @@
 //! Claims: many tasks at once, by priority and age. A worker that finds nothing waits here, and is served in the very
 //! transaction that makes a task ready.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use abide_core::ids::{Digest, Handler, Namespace, Path, Queue, TaskId, WorkerId};
 use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Reply};
@@ -11,46 +11,14 @@ use abide_core::time::{Span, Timestamp};
 
 use super::front::{Fronts, MOST_LINES, Of};
 use super::open::Open;
+use super::waiting::{Parked, Turn};
 use super::{Batch, Lane, pass_over};
-use crate::reply::Caller;
-use crate::request::{Answer, Asked, BodyStep, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
+use crate::request::{Asked, BodyStep, Claim, Error, LeasedTask, TaskAnswer, TaskReceipt, What};
 use crate::store::{Candidate, Found, Kept, RunKey, Store, StoreError, Stored, Wanted};
 use crate::testing::{Bug, is_planted};
 
-/// More workers than this do not wait at the same time: the rest is told to come back.
-const MOST_PARKED: usize = 50_000;
-
-/// A worker that waits for a task.
-#[derive(Debug)]
-pub(super) struct Parked {
-    /// None: it serves them all.
-    pub namespace: Option<Namespace>,
-    pub claim: Claim,
-    reply: Caller,
-    /// It was not looked at yet.
-    new: bool,
-}
-
-impl Parked {
-    fn serves(&self, namespace: &Namespace) -> bool {
-        self.namespace.as_ref().is_none_or(|of| of == namespace)
-    }
-
-    pub fn answer(self, answer: Result<Answer, Error>) {
-        self.reply.send(answer);
-    }
-
-    fn waits_on(&self, now: Timestamp) -> bool {
-        self.claim.until.is_some_and(|until| until > now)
-    }
-
-    pub fn into_caller(self) -> Caller {
-        self.reply
-    }
-}
-
-/// What one of the waiting workers got.
-pub(super) type Served = (usize, Vec<LeasedTask>);
+/// What the waiting workers got.
+pub(super) type Served = (Turn, Parked, Vec<LeasedTask>);
 
 impl<S: Store> Lane<S> {
     /// Takes the claims out of a batch: they wait with the others.
@@ -65,46 +33,53 @@ impl<S: Store> Lane<S> {
                     continue;
                 }
             };
-            if self.parked.len() >= MOST_PARKED {
+            if !self.waiting.has_room() {
                 one.reply.send(Err(Error::Overloaded));
                 continue;
             }
             self.listeners.heard(namespace.as_ref(), &claim, self.clock.now());
-            self.parked.push(Parked { namespace, claim, reply: one.reply, new: true });
+            self.waiting.add(Parked::new(namespace, claim, one.reply));
         }
-        // Who went away gets nothing: the task would wait for a lease that nobody uses.
-        self.parked.retain(|parked| !parked.reply.is_closed());
         others
     }
 
-    /// Serves the waiting claims from what is ready, first come first served.
-    pub(super) fn claim_all(&mut self, batch: &mut Batch) -> Stored<Vec<Served>> {
+    /// Serves the waiting claims from what is ready, first come first served. Those who are served leave the list only when
+    /// the batch is decided.
+    pub(super) fn claim_all(&mut self, batch: &mut Batch) -> Stored<Vec<(Turn, Vec<LeasedTask>)>> {
         let mut served = Vec::new();
         let again = std::mem::take(&mut self.claim_again);
-        // Those who are served leave the list only when the batch is decided.
-        let parked = std::mem::take(&mut self.parked);
-        for (at, one) in parked.iter().enumerate() {
-            let offered = |queue| batch.ready.iter().any(|(namespace, ready)| one.serves(namespace) && ready == queue);
-            if !(one.new || again || one.claim.wanted.queues.iter().any(offered)) {
+        let turns = if again { self.waiting.all() } else { self.waiting.offered(&batch.ready) };
+        // Whoever wants the same as somebody who found nothing finds nothing either.
+        let mut in_vain: Option<(Option<Namespace>, Wanted)> = None;
+        for turn in turns {
+            let Some(one) = self.waiting.get(turn) else { continue };
+            if one.is_gone() {
+                drop(self.waiting.take(turn));
                 continue;
             }
-            match self.serve(batch, one) {
-                Ok(Some(tasks)) => served.push((at, tasks)),
-                Ok(None) => {}
-                Err(error) => {
-                    self.parked = parked;
-                    return Err(error);
-                }
+            let (namespace, claim) = (one.namespace.clone(), one.claim.clone());
+            // A new one may be repeated, and get what it was given before.
+            let may_be_repeated = claim.claim_id.is_some() && self.waiting.is_new(turn);
+            let known = |(of, wanted): &(Option<Namespace>, Wanted)| *of == namespace && *wanted == claim.wanted;
+            if !may_be_repeated && in_vain.as_ref().is_some_and(known) {
+                continue;
+            }
+            match self.serve(batch, namespace.as_ref(), &claim)? {
+                Some(tasks) => served.push((turn, tasks)),
+                None => in_vain = Some((namespace, claim.wanted)),
             }
         }
-        self.parked = parked;
         Ok(served)
     }
 
     /// What there is for one claim; nothing: it waits on.
-    fn serve(&mut self, batch: &mut Batch, parked: &Parked) -> Stored<Option<Vec<LeasedTask>>> {
-        let claim = &parked.claim;
-        let Some(namespace) = &parked.namespace else {
+    fn serve(
+        &mut self,
+        batch: &mut Batch,
+        namespace: Option<&Namespace>,
+        claim: &Claim,
+    ) -> Stored<Option<Vec<LeasedTask>>> {
+        let Some(namespace) = namespace else {
             let tasks = self.claim_anywhere(batch, claim)?;
             return Ok(Some(tasks).filter(|tasks| !tasks.is_empty()));
         };
@@ -377,41 +352,27 @@ impl<S: Store> Lane<S> {
     }
 
     /// Takes out who was served, and who has waited long enough; the others wait on.
-    pub(super) fn take_served(&mut self, served: Vec<Served>) -> Vec<(Parked, Vec<LeasedTask>)> {
-        let mut served: VecDeque<Served> = served.into();
-        let mut waiting = Vec::with_capacity(self.parked.len());
-        let mut answered = Vec::with_capacity(served.len());
-        for (at, mut parked) in std::mem::take(&mut self.parked).into_iter().enumerate() {
-            let tasks = served.pop_front_if(|(of, _)| *of == at).map(|(_, tasks)| tasks);
-            match tasks {
-                None if parked.waits_on(self.now) => {
-                    parked.new = false;
-                    waiting.push(parked);
-                }
-                tasks => answered.push((parked, tasks.unwrap_or_default())),
-            }
-        }
-        self.parked = waiting;
+    pub(super) fn take_served(&mut self, served: Vec<(Turn, Vec<LeasedTask>)>) -> Vec<Served> {
+        let served = served.into_iter().filter_map(|(turn, tasks)| Some((turn, self.waiting.take(turn)?, tasks)));
+        let mut answered: Vec<Served> = served.collect();
+        answered.extend(self.waiting.give_up(self.now).into_iter().map(|(turn, parked)| (turn, parked, Vec::new())));
         answered
     }
 
-    /// Who was served by a batch that failed waits again, before the others.
-    pub(super) fn park_again(&mut self, served: Vec<(Parked, Vec<LeasedTask>)>) {
-        self.parked.splice(0..0, served.into_iter().map(|(parked, _)| parked));
+    /// Who was served by a batch that failed waits again, in its turn.
+    pub(super) fn park_again(&mut self, served: Vec<Served>) {
+        served.into_iter().for_each(|(turn, parked, _)| self.waiting.put(turn, parked));
     }
 
     /// Who has just come, or has waited long enough, hears why there is nothing; the others wait on.
     pub(super) fn refuse_parked(&mut self, why: &Error) {
-        let now = self.now;
-        for parked in self.parked.extract_if(.., |parked| parked.new || !parked.waits_on(now)) {
-            parked.answer(Err(why.clone()));
-        }
+        self.waiting.give_up_with_new(self.now).into_iter().for_each(|parked| parked.answer(Err(why.clone())));
     }
 
     /// Everybody who waits is told that there is nothing, because the engine stops.
     pub fn dismiss(&mut self) {
         self.wake_the_rest();
-        for parked in self.parked.drain(..) {
+        for parked in self.waiting.drain() {
             parked.answer(Err(Error::ShuttingDown));
         }
     }

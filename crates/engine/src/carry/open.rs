@@ -7,6 +7,7 @@ use abide_core::contract::RunState;
 use abide_core::ids::{Path, PayloadName};
 use abide_core::run::command::{ChildOutcome, Command, Effect, Json, Rejection, Reply};
 use abide_core::run::event::Record;
+use abide_core::run::size::of_value;
 use abide_core::run::step::Step;
 use abide_core::run::{Advanced, LateAnswer, Need, Stop, Working, advance, first_needs};
 use abide_core::time::Timestamp;
@@ -105,7 +106,9 @@ impl Open {
         let mut payloads = std::mem::take(&mut self.run.payloads);
         self.run.release();
         payloads.retain(|name, json| json.len() <= SMALL && is_soon_read(&self.run, name));
-        let bytes: usize = payloads.values().map(|json| json.len()).sum();
+        let failed = self.run.open().filter_map(|step| step.failure.as_ref());
+        let told = failed.filter_map(|failure| Some(of_value(failure.details.as_ref()?)));
+        let bytes: usize = payloads.values().map(|json| json.len()).chain(told).sum();
         let weight = 1 + self.run.steps.len() + bytes / SMALL;
         self.run.payloads = payloads;
         let Open { no, run, stored_wake, stored_bucket, late, .. } = self;

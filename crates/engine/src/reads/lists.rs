@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Read, ReadError, Snapshot};
 use crate::engine::Engine;
-use crate::store::sqlite::read;
+use crate::store::sqlite::{list, read};
 use crate::store::{RunNo, Stored};
 
 /// Longest page of a list.
@@ -107,7 +107,7 @@ impl Filter {
 
 impl Snapshot<'_> {
     pub(super) fn page(&self, filter: &Filter, before: RunNo, limit: usize) -> Stored<Page> {
-        let mut found = read::list(self.db, self.namespace, filter, before, limit + 1)?;
+        let mut found = list::list(self.db, self.namespace, filter, before, limit + 1)?;
         let more = found.len() > limit;
         found.truncate(limit);
         let next_cursor = found.last().filter(|_| more).map(|(no, _)| cursor_of(*no));
@@ -148,7 +148,7 @@ impl Engine {
         };
         let found = self
             .read(move |snapshot| {
-                let found = read::list_archived(snapshot.db, snapshot.namespace, &filter, before, limit + 1)?;
+                let found = list::list_archived(snapshot.db, snapshot.namespace, &filter, before, limit + 1)?;
                 Ok((found, read::position(snapshot.db)?))
             })
             .await?;

@@ -465,7 +465,8 @@ async fn a_log_with_a_row_for_each_event_is_taken_over() {
     }
     let script = format!(
         "{renamed}; drop view run_events; drop table insights; drop index runs_by_reason;
-         drop index idempotency_keys_by_age; drop index workers_by_age; {}; {BEFORE_003}",
+         drop index idempotency_keys_by_age; drop index workers_by_age; drop index runs_by_failure;
+         drop index runs_by_region; drop index approvals_by_urgency; {}; {BEFORE_003}",
         made.join("; ")
     );
     db.execute_batch(&script).expect("the old schema");

@@ -24,6 +24,7 @@ use super::advance::{Decided, Draft};
 use super::command::{Ask, Rejection, Reply};
 use super::event::Fact;
 use super::fold::row_of;
+use super::limits;
 
 /// Decides one request.
 pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
@@ -41,6 +42,10 @@ pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
         draft.claimed_at = draft.must_row(&row_of(&holding.path))?.lease().map(|lease| lease.granted_at);
     } else if draft.run.is_terminal() {
         return draft.asked_too_late(ask);
+    }
+    let (size, limit) = (ask.size().words, limits::WORDS_BYTES);
+    if size > limit {
+        return Err(Rejection::TooLarge { what: "what is said beside the payload", size, limit }.into());
     }
     let reply = match ask {
         Ask::Start(_) | Ask::Pin { .. } => Reply::Done,

@@ -11,6 +11,7 @@ pub mod backup;
 pub mod check;
 pub mod feed;
 pub mod insights;
+pub mod list;
 pub mod log;
 pub mod read;
 pub mod rebuild;

@@ -10,14 +10,12 @@ use abide_core::run::event::Record;
 use abide_core::run::step::{Connection, Step};
 use abide_core::run::{ConnectionFacts, LateAnswer};
 use abide_core::time::Timestamp;
-use rusqlite::types::Value;
-use rusqlite::{Connection as Db, OptionalExtension, Row, params, params_from_iter};
+use rusqlite::{Connection as Db, OptionalExtension, Row, params};
 
-use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition, bucket};
+use super::super::{Loaded, RunKey, RunNo, Stored, StoredDefinition};
 use super::{feed, load, log};
 use crate::hub::Position;
 use crate::listeners::EVERYWHERE;
-use crate::reads::Filter;
 use crate::store::Touched;
 
 /// The position of the last commit that this snapshot sees.
@@ -252,7 +250,7 @@ pub fn last_heartbeat(db: &Db, no: RunNo) -> Stored<Option<Timestamp>> {
 /// Decisions that wait, the most urgent first.
 pub fn approvals(db: &Db, namespace: &Namespace, limit: usize) -> Stored<Vec<(RunKey, Path)>> {
     let text = "
-        select run_id, path from approvals join runs using (run_no)
+        select run_id, path from approvals indexed by approvals_by_urgency cross join runs using (run_no)
         where  approvals.namespace = ?1
         order  by until is null, until, since
         limit  ?2";
@@ -287,134 +285,6 @@ pub fn callback(db: &Db, token_hash: &[u8]) -> Stored<Option<(RunKey, Path)>> {
     Ok(found.optional()?)
 }
 
-/// A page of runs, newest first: their ids and numbers.
-pub fn list(
-    db: &Db,
-    namespace: &Namespace,
-    filter: &Filter,
-    before: RunNo,
-    limit: usize,
-) -> Stored<Vec<(RunNo, RunId)>> {
-    let mut found = Vec::new();
-    if filter.states.is_empty() {
-        found = page(db, &Query::new(namespace, filter, None, before), limit)?;
-    } else {
-        for bucket in buckets(&filter.states) {
-            found.extend(page(db, &Query::new(namespace, filter, Some(bucket), before), limit)?);
-        }
-        found.sort_by_key(|(no, _)| std::cmp::Reverse(*no));
-        found.truncate(limit);
-    }
-    Ok(found)
-}
-
-/// A page of the archive, newest first.
-pub fn list_archived(
-    db: &Db,
-    namespace: &Namespace,
-    filter: &Filter,
-    before: RunNo,
-    limit: usize,
-) -> Stored<Vec<(RunNo, RunId)>> {
-    let text = "select run_no, run_id from archived_runs where namespace = ? and run_no < ?".to_owned();
-    let mut query = Query { text, values: vec![namespace.to_string().into(), before.into()] };
-    query.states(&filter.states);
-    query.and("workflow_id = ?", filter.workflow.as_ref().map(WorkflowId::to_string));
-    query.and("created_at >= ?", filter.created_after.map(Timestamp::micros));
-    query.text.push_str(&format!(" order by run_no desc limit {limit}"));
-    rows_of(db, &query)
-}
-
-/// The buckets in which these states are found. A delayed start has one of its own.
-fn buckets(states: &[RunState]) -> Vec<&'static str> {
-    let mut found: Vec<&'static str> = Vec::new();
-    for state in states {
-        for delayed in [false, true] {
-            let name = bucket(*state, delayed && *state == RunState::Queued);
-            if !found.contains(&name) {
-                found.push(name);
-            }
-        }
-    }
-    found
-}
-
-fn page(db: &Db, query: &Query, limit: usize) -> Stored<Vec<(RunNo, RunId)>> {
-    let text = format!("{} order by runs.run_no desc limit {limit}", query.text);
-    rows_of(db, &Query { text, values: query.values.clone() })
-}
-
-fn rows_of(db: &Db, query: &Query) -> Stored<Vec<(RunNo, RunId)>> {
-    let mut statement = db.prepare_cached(&query.text)?;
-    let rows = statement
-        .query_map(params_from_iter(&query.values), |row| Ok((row.get(0)?, RunId::new(row.get::<_, String>(1)?))))?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
-/// A statement that is put together from fixed pieces; what users say is only ever bound.
-struct Query {
-    text: String,
-    values: Vec<Value>,
-}
-
-impl Query {
-    /// The source is named, because the planner cannot know that a page is small and everything else is large.
-    fn new(namespace: &Namespace, filter: &Filter, bucket: Option<&'static str>, before: RunNo) -> Query {
-        let from = match (filter, bucket) {
-            (Filter { parent: Some(_), .. }, _) => "runs indexed by runs_by_parent",
-            (Filter { connection: Some(_), .. }, _) => "runs",
-            (_, Some(_)) => "runs indexed by runs_by_bucket",
-            (Filter { workflow: Some(_), .. }, None) => "runs indexed by runs_by_workflow",
-            (Filter { owner_id: Some(_), .. }, None) => "runs indexed by runs_by_owner",
-            _ => "runs not indexed",
-        };
-        let text = format!("select runs.run_no, run_id from {from} where namespace = ? and runs.run_no < ?");
-        let mut query = Query { text, values: vec![namespace.to_string().into(), before.into()] };
-        query.and("bucket = ?", bucket.map(|bucket| bucket.to_owned()));
-        query.states(&filter.states);
-        query.and("workflow_id = ?", filter.workflow.as_ref().map(WorkflowId::to_string));
-        query.and("reason = ?", filter.reason.map(|reason| reason.as_str().to_owned()));
-        query.and("failure_kind = ?", filter.failure_kind.map(|kind| kind.as_str().to_owned()));
-        query.and("owner_id = ?", filter.owner_id.clone());
-        query.and("data_region = ?", filter.data_region.clone());
-        query.and("parent_run = ?", filter.parent.as_ref().map(RunId::to_string));
-        query.and("step_id = ?", filter.step.as_ref().map(Path::to_string));
-        query.and("created_at >= ?", filter.created_after.map(Timestamp::micros));
-        query.and("updated_at < ?", filter.updated_before.map(Timestamp::micros));
-        for (name, value) in &filter.labels {
-            query.text.push_str(
-                " and exists (select 1 from run_labels where namespace = runs.namespace and name = ? and value = ?
-                  and run_no = runs.run_no)",
-            );
-            query.values.extend([Value::from(name.clone()), Value::from(value.clone())]);
-        }
-        if let Some((tool, account)) = &filter.connection {
-            query.text.push_str(
-                " and runs.run_no in (select run_no from connection_waits where namespace = runs.namespace and tool = ?
-                  and account = coalesce(?, account))",
-            );
-            query.values.extend([Value::from(tool.clone()), Value::from(account.clone())]);
-        }
-        query
-    }
-
-    fn and(&mut self, condition: &str, value: Option<impl Into<Value>>) {
-        if let Some(value) = value {
-            self.text.push_str(" and ");
-            self.text.push_str(condition);
-            self.values.push(value.into());
-        }
-    }
-
-    fn states(&mut self, states: &[RunState]) {
-        if !states.is_empty() {
-            let marks = vec!["?"; states.len()].join(", ");
-            self.text.push_str(&format!(" and state in ({marks})"));
-            self.values.extend(states.iter().map(|state| Value::from(state.as_str().to_owned())));
-        }
-    }
-}
-
 /// How many runs are in each state.
 pub fn counts(db: &Db, namespace: &Namespace, workflow: Option<&WorkflowId>) -> Stored<BTreeMap<RunState, u64>> {
     // Parked and ended runs are counted off the index; only what is active is looked at one by one.
@@ -440,7 +310,7 @@ pub fn counts(db: &Db, namespace: &Namespace, workflow: Option<&WorkflowId>) -> 
     Ok(counts)
 }
 
-/// Open runs by workflow.
+/// Runs by workflow.
 pub fn counts_by_workflow(db: &Db, namespace: &Namespace) -> Stored<BTreeMap<WorkflowId, u64>> {
     let text = "
         select workflow_id, count(*) from runs indexed by runs_by_workflow where namespace = ?1 group by workflow_id";
