@@ -25,6 +25,7 @@ const ONE_STEP: &str = "workflow: one\nsteps:\n  - { id: only, task: work }\n";
 const CALLERS: usize = 256;
 const ROUNDS: usize = 3;
 const BACKLOG: usize = 100_000;
+const WAITING: usize = 10_000;
 
 fn main() {
     let runs = std::env::var("ABIDE_BENCH_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(20_000);
@@ -66,12 +67,18 @@ fn everything(runtime: &Runtime, directory: &Path, runs: usize) {
     // A claim moves the task and the run; a completion the task, the step, the body and the run. Each is an event.
     let moves = 3.0 * rate;
     println!("  that is {moves:.0} transitions/s in the log, {:.0} % of the bare figure", 300.0 * ratio);
+    let (alone, beside) = runtime.block_on(waiting(&directory.join("waiting"), runs));
+    println!(
+        "beside {WAITING} workers that wait in another queue: {beside:.0} commands/s, without them {alone:.0}, ratio {:.2}",
+        beside / alone
+    );
     let backlog = runtime.block_on(carried(&directory.join("backlog"), BACKLOG));
     println!("a backlog of {BACKLOG} runs, more than stay in memory: {backlog:.0} commands/s");
     print_single(runtime, directory);
     print_history(runtime, directory);
     if std::env::var_os("ABIDE_BENCH_CHECK").is_some() {
         assert!(rate >= 25_000.0_f64.max(0.6 * bare_at_callers), "slower than promised");
+        assert!(beside >= 0.9 * alone, "who waits costs those who work");
     }
 }
 
@@ -91,6 +98,8 @@ fn print_history(runtime: &Runtime, directory: &Path) {
         "one item (claim and complete): {short:.0} µs of the processor while the log is short, {long:.0} µs after {events} events, ratio {:.2}",
         long / short
     );
+    let check = std::env::var_os("ABIDE_BENCH_CHECK").is_some();
+    assert!(!check || long <= 1.1 * short, "a step costs more the longer its run has lasted");
 }
 
 fn bare_database(path: &PathBuf, runs: i64) -> Connection {
@@ -216,9 +225,20 @@ fn take(left: &AtomicUsize) -> bool {
 async fn carried(directory: &Path, runs: usize) -> f64 {
     let engine = Engine::open(directory).expect("an engine");
     start_all(&engine, runs).await;
-    let left = Arc::new(AtomicUsize::new(runs));
     let threads = ["abide-lane", "abide-writer", "throughput"];
     let used = threads.map(processor_time);
+    let rate = work_off(&engine, runs).await;
+    for (thread, used) in threads.into_iter().zip(used) {
+        let used = processor_time(thread) - used;
+        println!("  {thread}: {:.1} µs of the processor a command", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
+    }
+    engine.shutdown().await;
+    rate
+}
+
+/// Commands a second with which the callers claim and complete what was started.
+async fn work_off(engine: &Engine, runs: usize) -> f64 {
+    let left = Arc::new(AtomicUsize::new(runs));
     let began = Instant::now();
     let callers = (0..CALLERS).map(|worker| {
         let (engine, left) = (engine.clone(), left.clone());
@@ -233,13 +253,30 @@ async fn carried(directory: &Path, runs: usize) -> f64 {
     for caller in callers.collect::<Vec<_>>() {
         caller.await.expect("a caller");
     }
-    let rate = (2 * runs) as f64 / began.elapsed().as_secs_f64();
-    for (thread, used) in threads.into_iter().zip(used) {
-        let used = processor_time(thread) - used;
-        println!("  {thread}: {:.1} µs of the processor a command", used.as_secs_f64() * 1e6 / (2 * runs) as f64);
-    }
+    (2 * runs) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// The rate without and with many workers that wait for tasks of another queue.
+async fn waiting(directory: &Path, runs: usize) -> (f64, f64) {
+    let engine = Engine::open(directory).expect("an engine");
+    start_all(&engine, runs).await;
+    let alone = work_off(&engine, runs).await;
+    start_all(&engine, runs).await;
+    let until = engine.clock().now() + abide_core::time::Span::from_secs(3_600);
+    let waiting = (0..WAITING).map(|worker| {
+        let engine = engine.clone();
+        let elsewhere = Wanted { queues: vec![Queue::from("elsewhere")], ..claim(worker).wanted };
+        tokio::spawn(async move {
+            let claim = Claim { wanted: elsewhere, until: Some(until), ..claim(worker) };
+            drop(engine.claim(claim).await);
+        })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let beside = work_off(&engine, runs).await;
     engine.shutdown().await;
-    rate
+    waiting.iter().for_each(|waiting| waiting.abort());
+    (alone, beside)
 }
 
 const LONG: &str = "workflow: long\nsteps:\n  - { id: items, for_each: input, parallel: 10, task: work, with: { n: '${{ item }}' } }\n";

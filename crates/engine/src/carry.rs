@@ -738,17 +738,16 @@ impl<S: Store> Lane<S> {
         let room = self.room(batch);
         let wake = Command::new(Actor::system(), Ask::Wake);
         for (no, key) in self.store.due(batch.now, room)? {
-            let decided = self.decide_alone(batch, &key, &wake)?;
-            let open = batch.runs.get_mut(&key);
-            match decided {
-                Some(Ok(_)) => open.into_iter().for_each(|open| open.woken = true),
-                refused => {
-                    if let Some(Err(why)) = refused {
-                        tracing::error!(run = %key.run_id, %why, "a run whose time has come cannot be handled");
-                    }
-                    batch.writes.postponed.push((no, batch.now + POSTPONED));
-                    open.into_iter().for_each(|open| open.stored_wake = Some(batch.now + POSTPONED));
+            match self.decide_alone(batch, &key, &wake)? {
+                Some(Ok(_)) => continue,
+                Some(Err(why)) => {
+                    tracing::error!(run = %key.run_id, %why, "a run whose time has come cannot be handled");
                 }
+                None => {}
+            }
+            batch.writes.postponed.push((no, batch.now + POSTPONED));
+            if let Some(open) = batch.runs.get_mut(&key) {
+                open.stored_wake = Some(batch.now + POSTPONED);
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use tokio::sync::broadcast;
 use crate::store::{RunKey, RunNo};
 
 /// How many commits a watcher may lag behind before it is cut off.
-const LAG: usize = 4_096;
+const LAG: usize = 1_024;
 
 /// A run changed, and this is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]

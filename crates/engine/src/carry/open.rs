@@ -50,8 +50,6 @@ pub(super) struct Open {
     stored_bucket: &'static str,
     /// When the rules want to look at it again.
     wake_at: Option<Timestamp>,
-    /// The sweep has handed it over in this batch.
-    pub woken: bool,
     /// Rows that changed, as the store has them.
     stored: BTreeMap<Path, Option<Arc<Step>>>,
     /// Rows of which only liveness changed.
@@ -70,7 +68,6 @@ impl Open {
             stored_wake: None,
             stored_bucket: "",
             wake_at: None,
-            woken: false,
             stored: BTreeMap::new(),
             beaten: BTreeSet::new(),
             records: Vec::new(),

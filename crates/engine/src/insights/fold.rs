@@ -18,9 +18,6 @@ use crate::store::{RunNo, Stored, Touched};
 /// A name that is longer is no tool's.
 const LONGEST_NAME: usize = 200;
 
-/// Runs that are read in one snapshot: a longer one would keep the log of writes from being reused.
-const RUNS: usize = 1_024;
-
 /// Runs whose state is remembered from one commit to the next.
 const REMEMBERED: usize = 8_192;
 
@@ -47,16 +44,10 @@ struct Known {
 
 /// Folds what was committed after a position: the new position, and what it adds. Nothing new: `None`.
 pub fn fold_after(db: &Db, memory: &mut Memory, position: i64, commits: usize) -> Stored<Option<(i64, Added)>> {
-    let Some(mut page) = read::commits_after(db, position, commits)? else {
+    let Some(page) = read::commits_after(db, position, commits)? else {
         // So old that it is not kept: counting goes on with the first that is.
         return Ok(Some((read::before_first(db)?, Added::default())));
     };
-    let mut runs = 0;
-    let mut fits = |(_, touched): &read::Commit| {
-        runs += touched.len();
-        runs <= RUNS || runs == touched.len()
-    };
-    page.truncate(page.iter().take_while(|commit| fits(commit)).count());
     let Some(last) = page.last().map(|(position, _)| position.batch) else { return Ok(None) };
     let mut added = Added::default();
     for one in page.iter().flat_map(|(_, touched)| touched) {

@@ -369,6 +369,10 @@ pub fn before_first(db: &Db) -> Stored<i64> {
     Ok(first.map_or(0, |first| first - 1))
 }
 
+/// Runs of which one page of commits speaks, if it is not one commit alone: whoever reads a page reads them in one snapshot, and
+/// a longer one would keep the log of writes from being reused.
+const RUNS_A_PAGE: usize = 1_024;
+
 /// What the commits after a number touched, in order; `None` when it is no longer known.
 pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<Commit>>> {
     if after < before_first(db)? {
@@ -377,10 +381,14 @@ pub fn commits_after(db: &Db, after: i64, limit: usize) -> Stored<Option<Vec<Com
     let text = "select batch, at, touched from batches where batch > ?1 order by batch limit ?2";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query(params![after, limit as i64])?;
-    let mut commits = Vec::new();
+    let (mut commits, mut runs) = (Vec::new(), 0);
     while let Some(row) = rows.next()? {
         let bytes: Vec<u8> = row.get(2)?;
         let touched = feed::decode(&bytes).ok_or_else(|| super::corrupt("a batch row"))?;
+        runs += touched.len();
+        if runs > RUNS_A_PAGE && !commits.is_empty() {
+            break;
+        }
         commits.push((position_of(row)?, touched));
     }
     Ok(Some(commits))
