@@ -31,7 +31,7 @@ struct Figures {
 /// F1–F3, F6, F7, F9, F10 at every failpoint, and kills at any instant: nothing that was acknowledged is lost, nothing is
 /// done twice, no crash costs an attempt, and in the end everything drains.
 #[test]
-fn an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
+fn f1_f2_f3_f6_f7_f9_f10_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
     let (cycles, seed) = (setting("ABIDE_CRASH_CYCLES", 240), setting("ABIDE_CRASH_SEED", 1));
     let directory = Directory::new("cycles");
     let (mut ledger, mut figures, mut dice) = (Ledger::default(), Figures::default(), Dice::new(seed));

@@ -46,7 +46,7 @@ fn ends(process: Process) -> (Vec<String>, Option<i32>, Duration) {
 /// F39: a sync that fails at a commit ends the process within a second. Nobody was told "failed" about something that is
 /// found committed, everything acknowledged is there after a restart, and every key converges to one run.
 #[test]
-fn a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
+fn f39_a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
     for nth in [1, 4, 15] {
         let directory = Directory::new("eio");
         prepare(&directory.data());
@@ -61,7 +61,7 @@ fn a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
 
 /// F40: a sync that fails at a checkpoint ends the process too: what the disk says cannot be trusted any more.
 #[test]
-fn a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {
+fn f40_a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {
     let directory = Directory::new("eio-checkpoint");
     prepare(&directory.data());
     let pad = [("ABIDE_CRASH_PAD", "200000")];
@@ -74,7 +74,7 @@ fn a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {
 
 /// F43: a disk that turns read-only under an engine ends it; nothing that was acknowledged is missing.
 #[test]
-fn a_disk_that_turns_read_only_ends_the_process_and_nothing_is_lost() {
+fn f43_a_disk_that_turns_read_only_ends_the_process_and_nothing_is_lost() {
     let directory = Directory::new("erofs");
     prepare(&directory.data());
     let (said, code, took) = ends(start_on("wal-write-erofs:60", &directory.data(), &[]));
@@ -85,7 +85,7 @@ fn a_disk_that_turns_read_only_ends_the_process_and_nothing_is_lost() {
 
 /// F9: an engine that dies in the middle of a checkpoint leaves a sound file and loses nothing.
 #[test]
-fn an_engine_that_dies_in_a_checkpoint_loses_nothing() {
+fn f9_an_engine_that_dies_in_a_checkpoint_loses_nothing() {
     for nth in [1, 300, 2_000] {
         let directory = Directory::new("checkpoint");
         prepare(&directory.data());
@@ -104,7 +104,7 @@ fn an_engine_that_dies_in_a_checkpoint_loses_nothing() {
 
 /// F47: on a disk that needs half a second for every sync, callers wait and share commits; no lease is lost to it.
 #[test]
-fn a_slow_disk_makes_callers_wait_and_costs_no_lease() {
+fn f47_a_slow_disk_makes_callers_wait_and_costs_no_lease() {
     let directory = Directory::new("slow");
     prepare(&directory.data());
     let process = start_on("sync-slow:500", &directory.data(), &[("ABIDE_CRASH_HOLD", "3")]);
@@ -158,7 +158,7 @@ fn large(n: usize) -> NewRun {
 /// F38: on a full disk writes are refused as `storage-full`, reads go on, the store is sound, and when there is room again
 /// so is everything else. Whoever was refused is not in the store.
 #[test]
-fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
+fn f38_a_full_disk_refuses_writes_serves_reads_and_recovers() {
     let directory = Directory::new("full");
     let Some(small) = Small::mounted(&directory, "12m") else { return };
     let (data, ballast) = (small.0.join("data"), small.0.join("ballast"));
@@ -209,7 +209,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
 /// D1b: a commit that meets the end of the disk although there was room when it began. The files are opened anew and the
 /// batch is looked for: whoever is refused is not in the store, and everybody else goes on.
 #[test]
-fn a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
+fn f38_a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
     for nth in [60, 400, 1_500] {
         let directory = Directory::new("enospc");
         prepare(&directory.data());
@@ -229,7 +229,7 @@ fn a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
 
 /// D1b: before the disk is full nothing more is begun, so that no commit meets its end; what is there can still be read.
 #[test]
-fn a_reserve_of_the_disk_is_never_written() {
+fn f38_a_reserve_of_the_disk_is_never_written() {
     let directory = Directory::new("reserve");
     let Some(small) = Small::mounted(&directory, "64m") else { return };
     let (data, ballast) = (small.0.join("data"), small.0.join("ballast"));
@@ -253,7 +253,7 @@ fn a_reserve_of_the_disk_is_never_written() {
 
 /// F38: the same under load and again and again: a child on a full disk, killed and started anew.
 #[test]
-fn a_full_disk_under_load_loses_nothing_over_restarts() {
+fn f38_a_full_disk_under_load_loses_nothing_over_restarts() {
     let directory = Directory::new("full-load");
     let Some(small) = Small::mounted(&directory, "16m") else { return };
     let data = small.0.join("data");
@@ -286,7 +286,7 @@ fn a_full_disk_under_load_loses_nothing_over_restarts() {
 
 /// F43: a directory that cannot be written is refused at the start, with a reason.
 #[test]
-fn a_read_only_directory_is_refused_with_a_reason() {
+fn f43_a_read_only_directory_is_refused_with_a_reason() {
     let directory = Directory::new("read-only");
     let Some(small) = Small::mounted(&directory, "4m") else { return };
     prepare(&small.0.join("data"));

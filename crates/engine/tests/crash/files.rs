@@ -34,7 +34,7 @@ pub fn copy(from: &Path, to: &Path) {
 /// F41: of a WAL whose last writes were cut or torn at 512 bytes, only what comes after the cut is missing: whatever was
 /// acknowledged before the WAL had come so far is there, and all of it is a healthy prefix of what was committed.
 #[test]
-fn a_torn_wal_loses_only_its_tail() {
+fn f41_a_torn_wal_loses_only_its_tail() {
     let directory = Directory::new("torn");
     prepare(&directory.data());
     let process = Process::start("start", &directory.data(), &[]);
@@ -91,7 +91,7 @@ fn a_torn_wal_loses_only_its_tail() {
 /// F42: a byte that changed in the file is found, wherever in a run's events, rows or payloads it lies. (Idempotency keys
 /// and the lists of listeners are in no chain; a change there is found only if it breaks the order of an index.)
 #[test]
-fn a_flipped_bit_is_found() {
+fn f42_a_flipped_bit_is_found() {
     let directory = Directory::new("flipped");
     let data = directory.data();
     let engine = Engine::open_with(&data, options()).expect("an engine");
@@ -164,7 +164,7 @@ fn dump(database: &Path) -> rusqlite::Result<Vec<String>> {
 
 /// F44: a reader that stays too long is cut off, and the WAL is used again afterwards.
 #[test]
-fn a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
+fn f44_a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
     let directory = Directory::new("pinned");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let readers = Readers::new(engine.files().clone()).expect("readers");
@@ -211,7 +211,7 @@ fn a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
 
 /// F44: readers that follow each other without a gap do not let the WAL grow without end either.
 #[test]
-fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
+fn f44_readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
     let directory = Directory::new("gapless");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let runtime = runtime();
@@ -258,7 +258,7 @@ fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
 /// F44: a reader that stays, as the backup of a large store does, costs no commit more than a moment, also when the WAL has
 /// grown so long that readers are waited for.
 #[test]
-fn no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
+fn f44_no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
     let directory = Directory::new("patient");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let readers = Readers::new(engine.files().clone()).expect("readers");
@@ -296,7 +296,7 @@ fn no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
 /// F45: a foreign process that holds the write lock makes requests wait for a bounded time, then they are told that the
 /// engine is overloaded, all of them together; when it lets go, work goes on.
 #[test]
-fn a_foreign_writer_makes_requests_wait_and_then_fail() {
+fn f45_a_foreign_writer_makes_requests_wait_and_then_fail() {
     let directory = Directory::new("foreign");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     runtime().block_on(async {
@@ -329,7 +329,7 @@ fn a_foreign_writer_makes_requests_wait_and_then_fail() {
 
 /// F45, for a worker in the same process: what its handler gave back while nobody could write is offered until it is taken.
 #[test]
-fn a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
+fn f45_a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
     let directory = Directory::new("offered-again");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     runtime().block_on(async {
@@ -365,7 +365,7 @@ fn a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
 /// F46: a backup of a live engine is a healthy store with all that was acknowledged before it began. A plain copy of the
 /// database file is not: it lacks what is still in the WAL.
 #[test]
-fn a_backup_is_whole_where_a_copy_of_the_file_is_not() {
+fn f46_a_backup_is_whole_where_a_copy_of_the_file_is_not() {
     let directory = Directory::new("copied");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let backup = directory.path().join("backup");

@@ -85,7 +85,7 @@ fn start_again(data: &Path) -> Vec<String> {
 
 /// F1, F2: nothing of a start is visible before its commit, neither events nor rows, and its key then starts one run.
 #[test]
-fn a_start_that_dies_before_its_commit_leaves_nothing_and_its_key_starts_one_run() {
+fn f1_f2_a_start_that_dies_before_its_commit_leaves_nothing_and_its_key_starts_one_run() {
     for point in [Point::BeforeWrite, Point::AfterEvents, Point::AfterRows, Point::BeforeCommit] {
         let directory = Directory::new("before");
         prepare(&directory.data());
@@ -100,7 +100,7 @@ fn a_start_that_dies_before_its_commit_leaves_nothing_and_its_key_starts_one_run
 
 /// F3: a start that was committed and not answered is answered when it is asked again.
 #[test]
-fn a_start_that_dies_after_its_commit_is_found_by_its_key() {
+fn f3_a_start_that_dies_after_its_commit_is_found_by_its_key() {
     for point in [Point::AfterCommit, Point::BeforeAnswer] {
         let directory = Directory::new("after");
         prepare(&directory.data());
@@ -117,7 +117,7 @@ fn a_start_that_dies_after_its_commit_is_found_by_its_key() {
 
 /// F6: of a group commit all requests are in the store or none, and nobody of a group that is not was acknowledged.
 #[test]
-fn a_group_commit_is_whole_or_not_there() {
+fn f6_a_group_commit_is_whole_or_not_there() {
     let mut largest = 0;
     for (point, times) in
         [(Point::AfterRows, 6), (Point::BeforeCommit, 9), (Point::AfterCommit, 9), (Point::BeforeAnswer, 12)]
@@ -155,7 +155,7 @@ fn a_group_commit_is_whole_or_not_there() {
 
 /// F7: an engine that dies while it makes its schema leaves no half of it.
 #[test]
-fn a_schema_that_was_interrupted_is_made_again() {
+fn f7_a_schema_that_was_interrupted_is_made_again() {
     let directory = Directory::new("schema");
     let (_, said) = Process::start("open", &directory.data(), &[("ABIDE_FAILPOINT", "in_migration:1")]).end();
     assert!(said.is_empty(), "{said:?}");
@@ -302,7 +302,7 @@ fn f7_a_migration_that_was_interrupted_is_made_again_and_every_event_stays() {
 
 /// F8: twenty engines die while they take away leases that were lost; each lease costs one attempt, not one per engine.
 #[test]
-fn engines_that_die_during_recovery_do_not_cost_attempts() {
+fn f8_engines_that_die_during_recovery_do_not_cost_attempts() {
     const RUNS: usize = 600;
     let directory = Directory::new("recovery");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
@@ -355,7 +355,7 @@ fn engines_that_die_during_recovery_do_not_cost_attempts() {
 
 /// F10: an engine that dies while it archives leaves each run in exactly one place, with its chain.
 #[test]
-fn a_run_is_archived_or_not_whenever_the_engine_dies() {
+fn f10_a_run_is_archived_or_not_whenever_the_engine_dies() {
     let directory = Directory::new("archive");
     let archived = || -> i64 {
         let db = Connection::open(directory.data().join("abide.db")).expect("the database");
@@ -389,7 +389,7 @@ fn a_run_is_archived_or_not_whenever_the_engine_dies() {
 
 /// F11: an engine that stops under load carries what it accepted, refuses the rest, and its successor takes over at once.
 #[test]
-fn a_graceful_stop_loses_nothing_and_lets_its_successor_in() {
+fn f11_a_graceful_stop_loses_nothing_and_lets_its_successor_in() {
     let directory = Directory::new("stop");
     prepare(&directory.data());
     let first = Process::start("start", &directory.data(), &[("ABIDE_CRASH_STOP_AFTER_MS", "400")]);
@@ -449,7 +449,7 @@ fn f11_a_graceful_stop_under_all_kinds_of_work_loses_no_lease_no_report_and_no_r
 
 /// F12: a second engine on the same directory ends with a reason, and the first is not disturbed.
 #[test]
-fn a_second_engine_ends_with_a_reason() {
+fn f12_a_second_engine_ends_with_a_reason() {
     let directory = Directory::new("second");
     prepare(&directory.data());
     let first = Process::start("start", &directory.data(), &[]);
@@ -517,7 +517,7 @@ fn f13_an_engine_that_runs_out_of_memory_loses_nothing() {
 
 /// F14: a panic in the one writer ends the process; whatever it had not answered converges.
 #[test]
-fn a_panic_in_the_lane_ends_the_process() {
+fn f14_a_panic_in_the_lane_ends_the_process() {
     let directory = Directory::new("panic");
     prepare(&directory.data());
     let settings = [("ABIDE_FAILPOINT", "after_events:40:panic")];
