@@ -15,7 +15,7 @@ use crate::ledger::Ledger;
 use crate::work::{self, Held};
 use crate::{Dice, Directory, Process, runtime, store};
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+pub fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 

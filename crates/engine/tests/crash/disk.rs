@@ -15,7 +15,7 @@ use crate::kills::{acknowledged, converges, healthy, keys, prepare};
 use crate::{Directory, Process, runtime, store};
 
 /// The library with the faults.
-fn shim() -> &'static str {
+pub fn shim() -> &'static str {
     static MADE: OnceLock<String> = OnceLock::new();
     MADE.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash/shim.c");
@@ -214,7 +214,7 @@ fn f38_a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
         let directory = Directory::new("enospc");
         prepare(&directory.data());
         let settings = [("ABIDE_CRASH_KEYS", "300"), ("ABIDE_CRASH_ERRORS", "1000")];
-        let (status, said) = start_on(&format!("wal-write-enospc:{nth}"), &directory.data(), &settings).end();
+        let (status, said) = start_on(&format!("wal-write-enospc:{nth}:5"), &directory.data(), &settings).end();
         assert!(status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
         let errors: Vec<&String> = said.iter().filter(|line| line.starts_with("error")).collect();
         assert!(!errors.is_empty() && errors.iter().all(|line| line.ends_with("storage-full")), "{nth}: {errors:?}");

@@ -10,6 +10,7 @@ mod files;
 mod kills;
 mod leases;
 mod ledger;
+mod power;
 mod push;
 mod store;
 mod work;
