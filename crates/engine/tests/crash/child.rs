@@ -97,10 +97,10 @@ async fn start_runs(data: PathBuf) {
         std::thread::spawn(hoard);
     }
     if let Some(seconds) = number("ABIDE_CRASH_HOLD") {
-        let engine = engine.clone();
-        tokio::spawn(async move { hold(&engine, seconds as u64).await });
+        let (engine, held) = (engine.clone(), take_hold(&engine).await);
+        tokio::spawn(async move { hold(&engine, held, seconds as u64).await });
     }
-    let lanes = 16;
+    let lanes = number("ABIDE_CRASH_LANES").unwrap_or(16);
     let tasks: Vec<_> = (0..lanes)
         .map(|lane| {
             let (engine, prefix, pad) = (engine.clone(), prefix.clone(), pad.clone());
@@ -186,12 +186,15 @@ fn worker() {
     say(&format!("complete {}", ask("complete")));
 }
 
-/// Holds one lease of three seconds for so long, with a heartbeat every second, and completes it.
-async fn hold(engine: &Engine, seconds: u64) {
+/// A lease of three seconds.
+async fn take_hold(engine: &Engine) -> Held {
     work::start_of(engine, "held", "plain").await.expect("a run");
     let claim = Claim { window: Some(Span::from_secs(3)), ..work::claim("holder", &["a"], 1) };
-    let task = engine.claim(claim).await.expect("a claim").pop().expect("a task");
-    let held = Held::of(&task);
+    Held::of(&engine.claim(claim).await.expect("a claim").pop().expect("a task"))
+}
+
+/// Holds it for so long, with a heartbeat every second, and completes it.
+async fn hold(engine: &Engine, held: Held, seconds: u64) {
     for _ in 0..seconds {
         tokio::time::sleep(Duration::from_secs(1)).await;
         match held.beat(engine).await {

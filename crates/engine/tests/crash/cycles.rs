@@ -13,7 +13,7 @@ use abide_engine::{Engine, Filter};
 use crate::child::{self, options};
 use crate::ledger::Ledger;
 use crate::work::{self, Held};
-use crate::{Dice, Directory, Process, runtime, store};
+use crate::{Dice, Directory, Process, runtime, store, was_killed};
 
 pub fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
@@ -133,8 +133,8 @@ fn one_cycle(
 fn killed_in_migration(directory: &Directory, cycle: u64, figures: &mut Figures) {
     let data = directory.path().join(format!("fresh-{cycle}"));
     let process = Process::start("open", &data, &[("ABIDE_FAILPOINT", "in_migration:1")]);
-    let (_, said) = process.end();
-    assert!(said.is_empty(), "it should have been killed before it opened: {said:?}");
+    let (status, said) = process.end();
+    assert!(was_killed(status) && said.is_empty(), "it should have been killed before it opened: {status} {said:?}");
     *figures.at_points.entry(Point::InMigration.name()).or_default() += 1;
     let engine = Engine::open(&data).expect("the schema is made from the beginning");
     runtime().block_on(async {

@@ -121,6 +121,35 @@ fn f47_a_slow_disk_makes_callers_wait_and_costs_no_lease() {
     healthy(&directory.data());
 }
 
+/// F47: when more want to wait for a slow disk than may, the rest are told at once that the engine is overloaded, and are not
+/// in the store; whoever waits is answered, and the holder of a lease keeps it.
+#[test]
+fn f47_a_slow_disk_refuses_whom_it_cannot_let_wait_and_costs_no_lease() {
+    let directory = Directory::new("slow-flood");
+    prepare(&directory.data());
+    let settings = [("ABIDE_CRASH_HOLD", "3"), ("ABIDE_CRASH_KEYS", "12000"), ("ABIDE_CRASH_LANES", "12000")];
+    let process = start_on("sync-slow:500", &directory.data(), &settings);
+    let mut said = process.until("held", Duration::from_secs(60));
+    let ended = process.listen(Duration::from_secs(60), &mut said);
+    let (status, rest) = process.end();
+    said.extend(rest);
+    assert!(ended && status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
+    assert!(said.iter().any(|line| line == "held complete"), "the lease was lost");
+    assert!(said.iter().filter(|line| *line == "beat").count() >= 3, "too few heartbeats");
+    let errors: Vec<&str> = said.iter().filter_map(|line| line.strip_prefix("error ")).collect();
+    assert!(errors.len() > 500, "too few were refused: {}", errors.len());
+    let yes = acknowledged(&said);
+    assert_eq!(yes.len() + errors.len(), 12_000, "somebody has no answer");
+    assert!(yes.len() > 8_000, "too few could wait: {}", yes.len());
+    let (stored, runs) = (keys(&directory.data()), store::runs(&directory.data()));
+    assert!(yes.iter().all(|(key, run)| stored.get(key) == Some(&vec![run.clone()])));
+    for (key, code) in errors.iter().filter_map(|error| error.split_once(' ')) {
+        assert_eq!(code, "overloaded");
+        assert!(!stored.contains_key(key), "{key} was refused and is there");
+    }
+    assert!(runs.values().all(|run| run.count("task.lost") == 0));
+}
+
 /// A small file system in memory; gone when the test is over.
 struct Small(PathBuf);
 
@@ -225,6 +254,46 @@ fn f38_a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
         refused.for_each(|key| assert!(!stored.contains_key(key), "{key} was refused and is there"));
         healthy(&directory.data());
     }
+}
+
+/// F38: a disk that is full for whoever copies the WAL into the database keeps nobody from committing: the WAL holds
+/// everything, and the copy is made when there is room.
+#[test]
+fn f38_a_full_disk_at_a_checkpoint_costs_no_commit_and_the_checkpoint_comes_later() {
+    let pad = ("ABIDE_CRASH_PAD", "200000");
+    // In the middle of it, too: then some pages of the database are newer than others.
+    for nth in [1, 700] {
+        let directory = Directory::new("full-checkpoint");
+        prepare(&directory.data());
+        let process = start_on(&format!("db-write-enospc:{nth}:40"), &directory.data(), &[pad]);
+        let database = directory.data().join("abide.db");
+        let (mut said, watch, mut refused_at) = (Vec::new(), Stopwatch::start(), 0);
+        let size = || std::fs::metadata(&database).expect("the database").len();
+        while watch.elapsed() < Duration::from_secs(60) && size() < 12 << 20 {
+            let Some(line) = process.next(Duration::from_secs(10)) else { break };
+            refused_at = if line == "fault" { size() } else { refused_at };
+            said.push(line);
+        }
+        said.extend(process.kill());
+        assert_eq!(said.iter().filter(|line| *line == "fault").count(), 40, "{nth}: {:?}", said.last());
+        assert!(refused_at < 8 << 20 && size() >= 12 << 20, "{nth}: from {refused_at} to {} bytes", size());
+        assert!(!said.iter().any(|line| line.starts_with("error")), "{nth}: {said:?}");
+        converges(&directory.data(), &said, &[pad]);
+    }
+    // And when there is never room again.
+    let directory = Directory::new("full-for-ever");
+    prepare(&directory.data());
+    let small = std::fs::metadata(directory.data().join("abide.db")).expect("the database").len();
+    let settings = [pad, ("ABIDE_CRASH_KEYS", "160")];
+    let (status, said) = start_on("db-write-enospc:1", &directory.data(), &settings).end();
+    assert!(status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
+    let length = |name: &str| std::fs::metadata(directory.data().join(name)).map_or(0, |file| file.len());
+    assert!(said.iter().any(|line| line == "fault"), "no checkpoint came");
+    assert_eq!(length("abide.db"), small, "nothing was copied");
+    assert!(length("abide.db-wal") > 24 << 20, "the WAL holds only {}", length("abide.db-wal"));
+    assert_eq!(acknowledged(&said).len(), 160);
+    converges(&directory.data(), &said, &[pad]);
+    assert!(length("abide.db-wal") < 1 << 20 && length("abide.db") > 24 << 20, "the checkpoint came later");
 }
 
 /// D1b: before the disk is full nothing more is begun, so that no commit meets its end; what is there can still be read.

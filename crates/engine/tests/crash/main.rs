@@ -171,6 +171,17 @@ impl Dice {
     }
 }
 
+/// `kill -9` ended it: it did not end itself, in order or not.
+#[cfg(unix)]
+pub fn was_killed(status: ExitStatus) -> bool {
+    std::os::unix::process::ExitStatusExt::signal(&status) == Some(9)
+}
+
+#[cfg(not(unix))]
+pub fn was_killed(status: ExitStatus) -> bool {
+    !status.success()
+}
+
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
