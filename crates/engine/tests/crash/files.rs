@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_core::contract::RunState;
 use abide_core::time::Span;
+use abide_engine::carry::Fatal;
 use abide_engine::clock::Stopwatch;
 use abide_engine::request::Claim;
 use abide_engine::store::StoreError;
 use abide_engine::store::sqlite::Readers;
-use abide_engine::{Engine, Filter};
+use abide_engine::{Engine, Filter, Options};
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
@@ -145,17 +146,7 @@ fn f42_a_flipped_bit_is_found() {
             continue;
         }
         changed += 1;
-        let engine = match Engine::open_with(&place, options()) {
-            // It is found at once, and nothing is served.
-            Err(_) => continue,
-            Ok(engine) => engine,
-        };
-        let seen = runtime().block_on(async {
-            let report = engine.doctor().await;
-            engine.shutdown().await;
-            report
-        });
-        let found = seen.map_or(true, |report| !report.is_healthy());
+        let found = doctor_says(&place).is_some();
         let around = String::from_utf8_lossy(&sound[at.saturating_sub(60)..(at + 60).min(sound.len())]).into_owned();
         assert!(found, "nobody saw the change at {at}: {around:?}");
     }
@@ -244,20 +235,27 @@ fn f42_a_flipped_bit_in_a_wal_that_was_half_copied_is_found() {
     assert!(found > 0, "no damage mixed old pages with new ones; {sound} were sound");
 }
 
-/// Why a store does not open, or what the doctor finds in it; nothing when it is sound.
+/// Why a store does not open, why its engine stops, or what the doctor finds in it; nothing when it is sound.
 fn doctor_says(data: &Path) -> Option<String> {
-    let engine = match Engine::open_with(data, options()) {
+    let stopped = Arc::new(Mutex::new(None));
+    let on_fatal = {
+        let stopped = stopped.clone();
+        Arc::new(move |fatal: &Fatal| *stopped.lock().expect("a lock") = Some(fatal.to_string()))
+    };
+    let engine = match Engine::open_with(data, Options { on_fatal, ..options() }) {
         Ok(engine) => engine,
         Err(error) => return Some(error.to_string()),
     };
-    runtime().block_on(async {
+    let found = runtime().block_on(async {
         let report = engine.doctor().await;
         engine.shutdown().await;
         match report {
             Ok(report) => report.problems.first().map(ToString::to_string),
             Err(error) => Some(error.to_string()),
         }
-    })
+    });
+    let stopped = stopped.lock().expect("a lock").take();
+    found.or(stopped)
 }
 
 /// Every row that belongs to a run.
