@@ -221,7 +221,11 @@ async fn execute(engine: Engine, name: WorkerId, handlers: &BTreeMap<Handler, Co
     let Some(code) = handlers.get(&task.handler).cloned() else { return };
     let every = Duration::from_millis(task.heartbeat_every_ms);
     let work = Work { task: task.clone(), engine: engine.clone(), name: name.clone(), canceled: Arc::default() };
-    let mut running = tokio::spawn(code(work.clone()));
+    // What the function does before it gives back its future may panic too.
+    let mut running = tokio::spawn({
+        let work = work.clone();
+        async move { code(work).await }
+    });
     let done = loop {
         tokio::select! {
             done = &mut running => break done,

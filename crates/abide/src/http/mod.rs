@@ -89,7 +89,7 @@ impl Api {
             settings,
             metrics: metrics::Metrics::default(),
             sessions: session::Sessions::default(),
-            routes: routes::Routes::new(),
+            routes: routes::Routes::of(routes::table()),
             document: std::sync::OnceLock::new(),
             under_way: Mutex::default(),
             streams: AtomicUsize::new(0),

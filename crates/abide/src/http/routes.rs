@@ -88,7 +88,7 @@ where
     Route { method, path, allowed, takes: Takes::Nothing, query: &[], gives, about, handler }
 }
 
-fn get<F, R>(path: &'static str, allowed: Allowed, gives: Gives, about: &'static str, handler: F) -> Route
+pub(super) fn get<F, R>(path: &'static str, allowed: Allowed, gives: Gives, about: &'static str, handler: F) -> Route
 where
     F: Fn(Call) -> R + Send + Sync + 'static,
     R: Future<Output = Answered> + Send + 'static,
@@ -228,8 +228,7 @@ pub enum Found<'a> {
 }
 
 impl Routes {
-    pub fn new() -> Routes {
-        let routes = table();
+    pub fn of(routes: Vec<Route>) -> Routes {
         let mut paths: Vec<(&'static str, Vec<usize>)> = Vec::new();
         for (n, route) in routes.iter().enumerate() {
             match paths.iter_mut().find(|(path, _)| *path == route.path) {

@@ -541,3 +541,62 @@ impl Drop for UnderWay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abide_engine::Engine;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::super::Settings;
+    use super::super::routes::{self, Routes};
+    use super::*;
+
+    async fn breaks(_: Call) -> Answered {
+        tokio::task::yield_now().await;
+        panic!("in a handler")
+    }
+
+    /// A server with all routes, and one whose handler panics.
+    async fn server(engine: Engine) -> SocketAddr {
+        let mut api = Api::new(engine, Settings::default()).await.expect("an api");
+        let mut table = routes::table();
+        table.push(routes::get("/breaks", Allowed::Anybody, &[], "Breaks.", breaks));
+        Arc::get_mut(&mut api).expect("nobody else has it").routes = Routes::of(table);
+        let server = Server::bind("127.0.0.1:0").await.expect("a port");
+        let address = server.address;
+        tokio::spawn(serve(server, api, std::future::pending()));
+        address
+    }
+
+    /// Asks on a connection that stays open; returns the status and the body.
+    async fn ask(stream: &mut TcpStream, path: &str) -> (u16, serde_json::Value) {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it listens");
+        let (mut heard, mut bytes) = (Vec::new(), [0; 4096]);
+        loop {
+            let read = stream.read(&mut bytes).await.expect("it answers");
+            assert!(read > 0, "the connection was closed");
+            heard.extend_from_slice(&bytes[..read]);
+            let text = String::from_utf8_lossy(&heard);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            if let Ok(body) = serde_json::from_str(body) {
+                return (head[9..12].parse().expect("a status"), body);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn f14_a_panic_in_a_handler_is_answered_as_internal_and_the_server_lives() {
+        let directory = std::env::temp_dir().join(format!("abide-panics-{}", std::process::id()));
+        let engine = Engine::open(&directory).expect("an engine");
+        let mut stream = TcpStream::connect(server(engine.clone()).await).await.expect("a connection");
+        for _ in 0..2 {
+            let (status, problem) = ask(&mut stream, "/breaks").await;
+            assert_eq!((status, &problem["code"]), (500, &"internal".into()));
+            assert!(!problem.to_string().contains("in a handler"), "no internals are told: {problem}");
+            assert_eq!(ask(&mut stream, "/readyz").await.0, 200, "on the same connection");
+        }
+        engine.shutdown().await;
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}

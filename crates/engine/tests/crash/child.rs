@@ -29,6 +29,11 @@ fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// So much is added to the input of every run.
+fn pad() -> String {
+    "x".repeat(setting("ABIDE_CRASH_PAD").and_then(|size| size.parse().ok()).unwrap_or(0))
+}
+
 pub fn play(role: &str) {
     // The name of the test stands on this line already.
     println!();
@@ -79,7 +84,7 @@ async fn start_runs(data: PathBuf) {
     let number = |name: &str| setting(name).and_then(|value| value.parse::<usize>().ok());
     let keys = number("ABIDE_CRASH_KEYS").unwrap_or(usize::MAX);
     let errors = number("ABIDE_CRASH_ERRORS").unwrap_or(1);
-    let pad = "x".repeat(number("ABIDE_CRASH_PAD").unwrap_or(0));
+    let pad = pad();
     let prefix = setting("ABIDE_CRASH_PREFIX").unwrap_or_else(|| "k".into());
     if let Some(after) = number("ABIDE_CRASH_STOP_AFTER_MS") {
         let engine = engine.clone();
@@ -92,10 +97,10 @@ async fn start_runs(data: PathBuf) {
         std::thread::spawn(hoard);
     }
     if let Some(seconds) = number("ABIDE_CRASH_HOLD") {
-        let engine = engine.clone();
-        tokio::spawn(async move { hold(&engine, seconds as u64).await });
+        let (engine, held) = (engine.clone(), take_hold(&engine).await);
+        tokio::spawn(async move { hold(&engine, held, seconds as u64).await });
     }
-    let lanes = 16;
+    let lanes = number("ABIDE_CRASH_LANES").unwrap_or(16);
     let tasks: Vec<_> = (0..lanes)
         .map(|lane| {
             let (engine, prefix, pad) = (engine.clone(), prefix.clone(), pad.clone());
@@ -181,12 +186,15 @@ fn worker() {
     say(&format!("complete {}", ask("complete")));
 }
 
-/// Holds one lease of three seconds for so long, with a heartbeat every second, and completes it.
-async fn hold(engine: &Engine, seconds: u64) {
+/// A lease of three seconds.
+async fn take_hold(engine: &Engine) -> Held {
     work::start_of(engine, "held", "plain").await.expect("a run");
     let claim = Claim { window: Some(Span::from_secs(3)), ..work::claim("holder", &["a"], 1) };
-    let task = engine.claim(claim).await.expect("a claim").pop().expect("a task");
-    let held = Held::of(&task);
+    Held::of(&engine.claim(claim).await.expect("a claim").pop().expect("a task"))
+}
+
+/// Holds it for so long, with a heartbeat every second, and completes it.
+async fn hold(engine: &Engine, held: Held, seconds: u64) {
     for _ in 0..seconds {
         tokio::time::sleep(Duration::from_secs(1)).await;
         match held.beat(engine).await {
@@ -248,6 +256,8 @@ impl Plan {
 struct Load {
     engine: Engine,
     cycle: u64,
+    /// What makes inputs large.
+    pad: String,
     /// Runs that wait for people.
     runs: Mutex<BTreeSet<(String, RunId)>>,
 }
@@ -257,7 +267,7 @@ async fn load(data: PathBuf) {
     let engine = Engine::open_with(&data, options()).expect("an engine");
     let cycle = setting("ABIDE_CRASH_CYCLE").and_then(|cycle| cycle.parse().ok()).unwrap_or(0);
     let plan = Plan::read();
-    let load = Arc::new(Load { engine, cycle, runs: Mutex::new(plan.runs.into_iter().collect()) });
+    let load = Arc::new(Load { engine, cycle, pad: pad(), runs: Mutex::new(plan.runs.into_iter().collect()) });
     work::register(&load.engine).await;
     say("open");
     // Those who hold leases have survived the engine.
@@ -309,7 +319,7 @@ impl Load {
         let fresh = (0..).map(|n| format!("c{}-{lane}-{n}", self.cycle));
         for key in again.into_iter().chain(fresh) {
             say(&format!("try start {key}"));
-            match work::start(&self.engine, &key).await {
+            match work::start_padded(&self.engine, &key, work::workflow_of(&key), &self.pad).await {
                 Ok(told) => {
                     say(&format!("ack start {key} {} {}", told.run_id, told.seq));
                     let of = work::workflow_of(&key);

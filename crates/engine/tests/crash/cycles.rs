@@ -13,9 +13,9 @@ use abide_engine::{Engine, Filter};
 use crate::child::{self, options};
 use crate::ledger::Ledger;
 use crate::work::{self, Held};
-use crate::{Dice, Directory, Process, runtime, store};
+use crate::{Dice, Directory, Process, runtime, store, was_killed};
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+pub fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -31,7 +31,7 @@ struct Figures {
 /// F1–F3, F6, F7, F9, F10 at every failpoint, and kills at any instant: nothing that was acknowledged is lost, nothing is
 /// done twice, no crash costs an attempt, and in the end everything drains.
 #[test]
-fn an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
+fn f1_f2_f3_f6_f7_f9_f10_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
     let (cycles, seed) = (setting("ABIDE_CRASH_CYCLES", 240), setting("ABIDE_CRASH_SEED", 1));
     let directory = Directory::new("cycles");
     let (mut ledger, mut figures, mut dice) = (Ledger::default(), Figures::default(), Dice::new(seed));
@@ -133,8 +133,8 @@ fn one_cycle(
 fn killed_in_migration(directory: &Directory, cycle: u64, figures: &mut Figures) {
     let data = directory.path().join(format!("fresh-{cycle}"));
     let process = Process::start("open", &data, &[("ABIDE_FAILPOINT", "in_migration:1")]);
-    let (_, said) = process.end();
-    assert!(said.is_empty(), "it should have been killed before it opened: {said:?}");
+    let (status, said) = process.end();
+    assert!(was_killed(status) && said.is_empty(), "it should have been killed before it opened: {status} {said:?}");
     *figures.at_points.entry(Point::InMigration.name()).or_default() += 1;
     let engine = Engine::open(&data).expect("the schema is made from the beginning");
     runtime().block_on(async {

@@ -15,7 +15,7 @@ use crate::kills::{acknowledged, converges, healthy, keys, prepare};
 use crate::{Directory, Process, runtime, store};
 
 /// The library with the faults.
-fn shim() -> &'static str {
+pub fn shim() -> &'static str {
     static MADE: OnceLock<String> = OnceLock::new();
     MADE.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash/shim.c");
@@ -46,7 +46,7 @@ fn ends(process: Process) -> (Vec<String>, Option<i32>, Duration) {
 /// F39: a sync that fails at a commit ends the process within a second. Nobody was told "failed" about something that is
 /// found committed, everything acknowledged is there after a restart, and every key converges to one run.
 #[test]
-fn a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
+fn f39_a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
     for nth in [1, 4, 15] {
         let directory = Directory::new("eio");
         prepare(&directory.data());
@@ -61,7 +61,7 @@ fn a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
 
 /// F40: a sync that fails at a checkpoint ends the process too: what the disk says cannot be trusted any more.
 #[test]
-fn a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {
+fn f40_a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {
     let directory = Directory::new("eio-checkpoint");
     prepare(&directory.data());
     let pad = [("ABIDE_CRASH_PAD", "200000")];
@@ -74,7 +74,7 @@ fn a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {
 
 /// F43: a disk that turns read-only under an engine ends it; nothing that was acknowledged is missing.
 #[test]
-fn a_disk_that_turns_read_only_ends_the_process_and_nothing_is_lost() {
+fn f43_a_disk_that_turns_read_only_ends_the_process_and_nothing_is_lost() {
     let directory = Directory::new("erofs");
     prepare(&directory.data());
     let (said, code, took) = ends(start_on("wal-write-erofs:60", &directory.data(), &[]));
@@ -85,7 +85,7 @@ fn a_disk_that_turns_read_only_ends_the_process_and_nothing_is_lost() {
 
 /// F9: an engine that dies in the middle of a checkpoint leaves a sound file and loses nothing.
 #[test]
-fn an_engine_that_dies_in_a_checkpoint_loses_nothing() {
+fn f9_an_engine_that_dies_in_a_checkpoint_loses_nothing() {
     for nth in [1, 300, 2_000] {
         let directory = Directory::new("checkpoint");
         prepare(&directory.data());
@@ -104,7 +104,7 @@ fn an_engine_that_dies_in_a_checkpoint_loses_nothing() {
 
 /// F47: on a disk that needs half a second for every sync, callers wait and share commits; no lease is lost to it.
 #[test]
-fn a_slow_disk_makes_callers_wait_and_costs_no_lease() {
+fn f47_a_slow_disk_makes_callers_wait_and_costs_no_lease() {
     let directory = Directory::new("slow");
     prepare(&directory.data());
     let process = start_on("sync-slow:500", &directory.data(), &[("ABIDE_CRASH_HOLD", "3")]);
@@ -119,6 +119,31 @@ fn a_slow_disk_makes_callers_wait_and_costs_no_lease() {
     assert!(said.values().all(|run| runs.contains_key(run)));
     assert!(runs.values().all(|run| run.count("task.lost") == 0));
     healthy(&directory.data());
+}
+
+/// F47: when more want to wait for a slow disk than may, the rest are told at once that the engine is overloaded, and are not
+/// in the store; whoever waits is answered, and the holder of a lease keeps it.
+#[test]
+fn f47_a_slow_disk_refuses_whom_it_cannot_let_wait_and_costs_no_lease() {
+    let directory = Directory::new("slow-flood");
+    prepare(&directory.data());
+    let settings = [("ABIDE_CRASH_HOLD", "2"), ("ABIDE_CRASH_KEYS", "12000"), ("ABIDE_CRASH_LANES", "12000")];
+    let process = start_on("sync-slow:500", &directory.data(), &settings);
+    let mut said = process.until("held", Duration::from_secs(60));
+    said.extend(process.kill());
+    assert!(said.iter().any(|line| line == "held complete"), "the lease was lost: {:?}", said.last());
+    assert_eq!(said.iter().filter(|line| *line == "beat").count(), 2);
+    let errors: Vec<&str> = said.iter().filter_map(|line| line.strip_prefix("error ")).collect();
+    assert!(errors.len() > 500, "too few were refused: {}", errors.len());
+    let yes = acknowledged(&said);
+    assert!(yes.len() > 2_000, "too few were answered: {}", yes.len());
+    let (stored, runs) = (keys(&directory.data()), store::runs(&directory.data()));
+    assert!(yes.iter().all(|(key, run)| stored.get(key) == Some(&vec![run.clone()])));
+    for (key, code) in errors.iter().filter_map(|error| error.split_once(' ')) {
+        assert_eq!(code, "overloaded");
+        assert!(!stored.contains_key(key), "{key} was refused and is there");
+    }
+    assert!(runs.values().all(|run| run.count("task.lost") == 0));
 }
 
 /// A small file system in memory; gone when the test is over.
@@ -158,7 +183,7 @@ fn large(n: usize) -> NewRun {
 /// F38: on a full disk writes are refused as `storage-full`, reads go on, the store is sound, and when there is room again
 /// so is everything else. Whoever was refused is not in the store.
 #[test]
-fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
+fn f38_a_full_disk_refuses_writes_serves_reads_and_recovers() {
     let directory = Directory::new("full");
     let Some(small) = Small::mounted(&directory, "12m") else { return };
     let (data, ballast) = (small.0.join("data"), small.0.join("ballast"));
@@ -209,12 +234,12 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
 /// D1b: a commit that meets the end of the disk although there was room when it began. The files are opened anew and the
 /// batch is looked for: whoever is refused is not in the store, and everybody else goes on.
 #[test]
-fn a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
+fn f38_a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
     for nth in [60, 400, 1_500] {
         let directory = Directory::new("enospc");
         prepare(&directory.data());
         let settings = [("ABIDE_CRASH_KEYS", "300"), ("ABIDE_CRASH_ERRORS", "1000")];
-        let (status, said) = start_on(&format!("wal-write-enospc:{nth}"), &directory.data(), &settings).end();
+        let (status, said) = start_on(&format!("wal-write-enospc:{nth}:5"), &directory.data(), &settings).end();
         assert!(status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
         let errors: Vec<&String> = said.iter().filter(|line| line.starts_with("error")).collect();
         assert!(!errors.is_empty() && errors.iter().all(|line| line.ends_with("storage-full")), "{nth}: {errors:?}");
@@ -227,9 +252,49 @@ fn a_commit_that_meets_the_end_of_the_disk_is_refused_and_work_goes_on() {
     }
 }
 
+/// F38: a disk that is full for whoever copies the WAL into the database keeps nobody from committing: the WAL holds
+/// everything, and the copy is made when there is room.
+#[test]
+fn f38_a_full_disk_at_a_checkpoint_costs_no_commit_and_the_checkpoint_comes_later() {
+    let pad = ("ABIDE_CRASH_PAD", "200000");
+    // In the middle of it, too: then some pages of the database are newer than others.
+    for nth in [1, 700] {
+        let directory = Directory::new("full-checkpoint");
+        prepare(&directory.data());
+        let process = start_on(&format!("db-write-enospc:{nth}:40"), &directory.data(), &[pad]);
+        let database = directory.data().join("abide.db");
+        let (mut said, watch, mut refused_at) = (Vec::new(), Stopwatch::start(), 0);
+        let size = || std::fs::metadata(&database).expect("the database").len();
+        while watch.elapsed() < Duration::from_secs(60) && size() < 12 << 20 {
+            let Some(line) = process.next(Duration::from_secs(10)) else { break };
+            refused_at = if line == "fault" { size() } else { refused_at };
+            said.push(line);
+        }
+        said.extend(process.kill());
+        assert_eq!(said.iter().filter(|line| *line == "fault").count(), 40, "{nth}: {:?}", said.last());
+        assert!(refused_at < 8 << 20 && size() >= 12 << 20, "{nth}: from {refused_at} to {} bytes", size());
+        assert!(!said.iter().any(|line| line.starts_with("error")), "{nth}: {said:?}");
+        converges(&directory.data(), &said, &[pad]);
+    }
+    // And when there is never room again.
+    let directory = Directory::new("full-for-ever");
+    prepare(&directory.data());
+    let small = std::fs::metadata(directory.data().join("abide.db")).expect("the database").len();
+    let settings = [pad, ("ABIDE_CRASH_KEYS", "160")];
+    let (status, said) = start_on("db-write-enospc:1", &directory.data(), &settings).end();
+    assert!(status.success() && said.last().is_some_and(|line| line == "end"), "{:?}", said.last());
+    let length = |name: &str| std::fs::metadata(directory.data().join(name)).map_or(0, |file| file.len());
+    assert!(said.iter().any(|line| line == "fault"), "no checkpoint came");
+    assert_eq!(length("abide.db"), small, "nothing was copied");
+    assert!(length("abide.db-wal") > 24 << 20, "the WAL holds only {}", length("abide.db-wal"));
+    assert_eq!(acknowledged(&said).len(), 160);
+    converges(&directory.data(), &said, &[pad]);
+    assert!(length("abide.db-wal") < 1 << 20 && length("abide.db") > 24 << 20, "the checkpoint came later");
+}
+
 /// D1b: before the disk is full nothing more is begun, so that no commit meets its end; what is there can still be read.
 #[test]
-fn a_reserve_of_the_disk_is_never_written() {
+fn f38_a_reserve_of_the_disk_is_never_written() {
     let directory = Directory::new("reserve");
     let Some(small) = Small::mounted(&directory, "64m") else { return };
     let (data, ballast) = (small.0.join("data"), small.0.join("ballast"));
@@ -253,7 +318,7 @@ fn a_reserve_of_the_disk_is_never_written() {
 
 /// F38: the same under load and again and again: a child on a full disk, killed and started anew.
 #[test]
-fn a_full_disk_under_load_loses_nothing_over_restarts() {
+fn f38_a_full_disk_under_load_loses_nothing_over_restarts() {
     let directory = Directory::new("full-load");
     let Some(small) = Small::mounted(&directory, "16m") else { return };
     let data = small.0.join("data");
@@ -286,7 +351,7 @@ fn a_full_disk_under_load_loses_nothing_over_restarts() {
 
 /// F43: a directory that cannot be written is refused at the start, with a reason.
 #[test]
-fn a_read_only_directory_is_refused_with_a_reason() {
+fn f43_a_read_only_directory_is_refused_with_a_reason() {
     let directory = Directory::new("read-only");
     let Some(small) = Small::mounted(&directory, "4m") else { return };
     prepare(&small.0.join("data"));

@@ -1,23 +1,26 @@
 //! Files that were torn, damaged, copied or held by somebody else.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_core::contract::RunState;
 use abide_core::time::Span;
+use abide_engine::carry::Fatal;
 use abide_engine::clock::Stopwatch;
 use abide_engine::request::Claim;
 use abide_engine::store::StoreError;
 use abide_engine::store::sqlite::Readers;
-use abide_engine::{Engine, Filter};
+use abide_engine::{Engine, Filter, Options};
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
 use crate::child::options;
+use crate::disk::shim;
 use crate::kills::{acknowledged, healthy, keys, prepare};
-use crate::{Dice, Directory, Process, runtime, work};
+use crate::{Dice, Directory, Process, runtime, store, work};
 
 const WAL_HEADER: usize = 32;
 const FRAME: usize = 24 + 4096;
@@ -31,34 +34,50 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// What an engine left that was killed before its first checkpoint.
+struct Killed {
+    directory: Directory,
+    /// Each acknowledgement, and how long the WAL was when it was heard: its commit lies before that.
+    said: Vec<(String, String, usize)>,
+    wal: Vec<u8>,
+    /// All runs by their keys.
+    whole: BTreeMap<String, Vec<String>>,
+}
+
+impl Killed {
+    fn with_a_wal(name: &str) -> Killed {
+        let directory = Directory::new(name);
+        prepare(&directory.data());
+        let process = Process::start("start", &directory.data(), &[]);
+        let (mut said, watch) = (Vec::new(), Stopwatch::start());
+        while watch.elapsed() < Duration::from_secs(10) && said.len() < 400 {
+            let Some(line) = process.next(Duration::from_secs(5)) else { break };
+            let length = std::fs::metadata(directory.data().join("abide.db-wal")).map_or(0, |file| file.len());
+            said.extend(acknowledged(&[line]).into_iter().map(|(key, run)| (key, run, length as usize)));
+        }
+        process.kill();
+        let mut wal = std::fs::read(directory.data().join("abide.db-wal")).expect("the WAL");
+        // What lies behind the frames of this round is left from the round before.
+        let current = |frame: &[u8]| frame[8..16] == wal[16..24];
+        let frames = wal[WAL_HEADER..].chunks_exact(FRAME).take_while(|frame| current(frame)).count();
+        assert!(frames > 40, "the WAL is too short: {frames} frames");
+        wal.truncate(WAL_HEADER + frames * FRAME);
+        let whole = {
+            let place = directory.path().join("whole");
+            copy(&directory.data(), &place);
+            healthy(&place);
+            keys(&place)
+        };
+        assert!(said.iter().all(|(key, run, _)| whole.get(key) == Some(&vec![run.clone()])));
+        Killed { directory, said, wal, whole }
+    }
+}
+
 /// F41: of a WAL whose last writes were cut or torn at 512 bytes, only what comes after the cut is missing: whatever was
 /// acknowledged before the WAL had come so far is there, and all of it is a healthy prefix of what was committed.
 #[test]
-fn a_torn_wal_loses_only_its_tail() {
-    let directory = Directory::new("torn");
-    prepare(&directory.data());
-    let process = Process::start("start", &directory.data(), &[]);
-    // Each acknowledgement with how long the WAL was when it was heard: its commit lies before that.
-    let (mut said, watch) = (Vec::new(), Stopwatch::start());
-    while watch.elapsed() < Duration::from_secs(10) && said.len() < 400 {
-        let Some(line) = process.next(Duration::from_secs(5)) else { break };
-        let length = std::fs::metadata(directory.data().join("abide.db-wal")).map_or(0, |file| file.len());
-        said.extend(acknowledged(&[line]).into_iter().map(|(key, run)| (key, run, length as usize)));
-    }
-    process.kill();
-    let mut wal = std::fs::read(directory.data().join("abide.db-wal")).expect("the WAL");
-    // What lies behind the frames of this round is left from the round before.
-    let current = |frame: &[u8]| frame[8..16] == wal[16..24];
-    let frames = wal[WAL_HEADER..].chunks_exact(FRAME).take_while(|frame| current(frame)).count();
-    assert!(frames > 40, "the WAL is too short: {frames} frames");
-    wal.truncate(WAL_HEADER + frames * FRAME);
-    let whole = {
-        let place = directory.path().join("whole");
-        copy(&directory.data(), &place);
-        healthy(&place);
-        keys(&place)
-    };
-    assert!(said.iter().all(|(key, run, _)| whole.get(key) == Some(&vec![run.clone()])));
+fn f41_a_torn_wal_loses_only_its_tail() {
+    let Killed { directory, said, wal, whole } = Killed::with_a_wal("torn");
     let mut dice = Dice::new(41);
     let (mut fewest, mut promised) = (whole.len(), 0);
     for n in 0..12 {
@@ -91,7 +110,7 @@ fn a_torn_wal_loses_only_its_tail() {
 /// F42: a byte that changed in the file is found, wherever in a run's events, rows or payloads it lies. (Idempotency keys
 /// and the lists of listeners are in no chain; a change there is found only if it breaks the order of an index.)
 #[test]
-fn a_flipped_bit_is_found() {
+fn f42_a_flipped_bit_is_found() {
     let directory = Directory::new("flipped");
     let data = directory.data();
     let engine = Engine::open_with(&data, options()).expect("an engine");
@@ -127,21 +146,116 @@ fn a_flipped_bit_is_found() {
             continue;
         }
         changed += 1;
-        let engine = match Engine::open_with(&place, options()) {
-            // It is found at once, and nothing is served.
-            Err(_) => continue,
-            Ok(engine) => engine,
-        };
-        let seen = runtime().block_on(async {
-            let report = engine.doctor().await;
-            engine.shutdown().await;
-            report
-        });
-        let found = seen.map_or(true, |report| !report.is_healthy());
+        let found = doctor_says(&place).is_some();
         let around = String::from_utf8_lossy(&sound[at.saturating_sub(60)..(at + 60).min(sound.len())]).into_owned();
         assert!(found, "nobody saw the change at {at}: {around:?}");
     }
     assert!(changed > 6, "only {changed} changes reached a row");
+}
+
+/// F42: of a WAL with a byte that changed, everything before that byte is there, and a healthy prefix of all that was
+/// committed; or the store does not open, and says why.
+#[test]
+fn f42_a_flipped_bit_in_the_wal_loses_only_what_comes_after_it() {
+    let Killed { directory, said, wal, whole } = Killed::with_a_wal("flipped-wal");
+    let (mut dice, mut fewest, mut promised, mut refused) = (Dice::new(42), whole.len(), 0, 0);
+    let frames = (wal.len() - WAL_HEADER) / FRAME;
+    for n in 0..24 {
+        let place = directory.path().join(format!("flipped-{n}"));
+        copy(&directory.data(), &place);
+        // In the header, in a frame's header, in its page, and mostly somewhere.
+        let frame = WAL_HEADER + dice.below(frames as u64) as usize * FRAME;
+        let at = match n % 6 {
+            0 => dice.below(WAL_HEADER as u64) as usize,
+            1 => frame + dice.below(24) as usize,
+            2 => frame + 24 + dice.below(100) as usize,
+            _ => dice.below(wal.len() as u64) as usize,
+        };
+        let mut flipped = wal.clone();
+        flipped[at] ^= 1 << dice.below(8);
+        std::fs::write(place.join("abide.db-wal"), &flipped).expect("a damaged WAL");
+        match Engine::open_with(&place, options()) {
+            Ok(engine) => runtime().block_on(engine.shutdown()),
+            Err(error) => {
+                assert!(matches!(error, StoreError::Damaged(_)), "at {at}: {error}");
+                refused += 1;
+                continue;
+            }
+        }
+        healthy(&place);
+        let left = keys(&place);
+        assert!(left.iter().all(|(key, runs)| whole.get(key) == Some(runs)), "at {at}: something that never was");
+        for (key, run, _) in said.iter().filter(|(_, _, length)| *length <= at) {
+            assert_eq!(left.get(key), Some(&vec![run.clone()]), "{key} was acknowledged before the damage at {at}");
+            promised += 1;
+        }
+        fewest = fewest.min(left.len());
+    }
+    assert!(refused < 24 && fewest < whole.len(), "no damage reached a commit");
+    assert!(promised > 100, "too few were acknowledged before the damage: {promised}");
+}
+
+/// F42: when a WAL is damaged of which a part was copied into the database already, old pages are laid over newer ones. Then
+/// the store does not open, or the doctor says what does not fit; what is taken for sound is a prefix of what was committed.
+#[test]
+fn f42_a_flipped_bit_in_a_wal_that_was_half_copied_is_found() {
+    let directory = Directory::new("flipped-copied");
+    prepare(&directory.data());
+    let small = [("ABIDE_CRASH_KEYS", "400"), ("ABIDE_CRASH_PREFIX", "old")];
+    assert!(Process::start("start", &directory.data(), &small).end().0.success());
+    // Pages that are there already change again and again, and a part of them has been copied.
+    let settings = [("LD_PRELOAD", shim()), ("ABIDE_SHIM", "db-write-kill:700"), ("ABIDE_CRASH_PAD", "5000")];
+    let process = Process::start("start", &directory.data(), &settings);
+    assert!(process.listen(Duration::from_secs(60), &mut Vec::new()), "no checkpoint came");
+    process.kill();
+    let wal = std::fs::read(directory.data().join("abide.db-wal")).expect("the WAL");
+    let whole = {
+        let place = directory.path().join("whole");
+        copy(&directory.data(), &place);
+        store::runs(&place)
+    };
+    let (mut dice, mut found, mut sound) = (Dice::new(43), 0, 0);
+    for n in 0..24 {
+        let place = directory.path().join(format!("flipped-{n}"));
+        copy(&directory.data(), &place);
+        let (at, mut flipped) = (dice.below(wal.len() as u64) as usize, wal.clone());
+        flipped[at] ^= 1 << dice.below(8);
+        std::fs::write(place.join("abide.db-wal"), &flipped).expect("a damaged WAL");
+        if doctor_says(&place).is_some() {
+            found += 1;
+            continue;
+        }
+        sound += 1;
+        for (id, run) in store::runs(&place) {
+            let is_prefix = whole.get(&id).is_some_and(|whole| whole.events.starts_with(&run.events));
+            assert!(is_prefix, "nobody saw the flip at {at}, and {id} is not as it was");
+        }
+    }
+    println!("of the damaged ones {found} were found and {sound} are sound");
+    assert!(found > 0, "no damage mixed old pages with new ones; {sound} were sound");
+}
+
+/// Why a store does not open, why its engine stops, or what the doctor finds in it; nothing when it is sound.
+fn doctor_says(data: &Path) -> Option<String> {
+    let stopped = Arc::new(Mutex::new(None));
+    let on_fatal = {
+        let stopped = stopped.clone();
+        Arc::new(move |fatal: &Fatal| *stopped.lock().expect("a lock") = Some(fatal.to_string()))
+    };
+    let engine = match Engine::open_with(data, Options { on_fatal, ..options() }) {
+        Ok(engine) => engine,
+        Err(error) => return Some(error.to_string()),
+    };
+    let found = runtime().block_on(async {
+        let report = engine.doctor().await;
+        engine.shutdown().await;
+        match report {
+            Ok(report) => report.problems.first().map(ToString::to_string),
+            Err(error) => Some(error.to_string()),
+        }
+    });
+    let stopped = stopped.lock().expect("a lock").take();
+    found.or(stopped)
 }
 
 /// Every row that belongs to a run.
@@ -164,7 +278,7 @@ fn dump(database: &Path) -> rusqlite::Result<Vec<String>> {
 
 /// F44: a reader that stays too long is cut off, and the WAL is used again afterwards.
 #[test]
-fn a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
+fn f44_a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
     let directory = Directory::new("pinned");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let readers = Readers::new(engine.files().clone()).expect("readers");
@@ -211,7 +325,7 @@ fn a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
 
 /// F44: readers that follow each other without a gap do not let the WAL grow without end either.
 #[test]
-fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
+fn f44_readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
     let directory = Directory::new("gapless");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let runtime = runtime();
@@ -258,7 +372,7 @@ fn readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
 /// F44: a reader that stays, as the backup of a large store does, costs no commit more than a moment, also when the WAL has
 /// grown so long that readers are waited for.
 #[test]
-fn no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
+fn f44_no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
     let directory = Directory::new("patient");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     let readers = Readers::new(engine.files().clone()).expect("readers");
@@ -296,7 +410,7 @@ fn no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
 /// F45: a foreign process that holds the write lock makes requests wait for a bounded time, then they are told that the
 /// engine is overloaded, all of them together; when it lets go, work goes on.
 #[test]
-fn a_foreign_writer_makes_requests_wait_and_then_fail() {
+fn f45_a_foreign_writer_makes_requests_wait_and_then_fail() {
     let directory = Directory::new("foreign");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     runtime().block_on(async {
@@ -329,7 +443,7 @@ fn a_foreign_writer_makes_requests_wait_and_then_fail() {
 
 /// F45, for a worker in the same process: what its handler gave back while nobody could write is offered until it is taken.
 #[test]
-fn a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
+fn f45_a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
     let directory = Directory::new("offered-again");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
     runtime().block_on(async {
@@ -362,44 +476,71 @@ fn a_worker_does_not_forget_what_it_has_done_while_nobody_can_write() {
     });
 }
 
-/// F46: a backup of a live engine is a healthy store with all that was acknowledged before it began. A plain copy of the
-/// database file is not: it lacks what is still in the WAL.
+/// F46: a backup of a live engine is a healthy store, and all that was committed up to an instant after it began. A plain
+/// copy of the files is not: while it reads, a checkpoint comes, and the doctor tells so; or it lacks what was acknowledged.
 #[test]
-fn a_backup_is_whole_where_a_copy_of_the_file_is_not() {
+fn f46_a_backup_is_whole_where_a_copy_of_the_files_is_not() {
     let directory = Directory::new("copied");
     let engine = Engine::open_with(directory.data(), options()).expect("an engine");
-    let backup = directory.path().join("backup");
-    let before = runtime().block_on(async {
+    let (mut backups, mut copies) = (Vec::new(), Vec::new());
+    runtime().block_on(async {
         work::register(&engine).await;
-        let mut before = Vec::new();
-        for n in 0..30 {
-            let key = format!("k{n}");
-            work::start_of(&engine, &key, "plain").await.expect("a run");
-            before.push(key);
-        }
+        let (pad, started) = ("x".repeat(100_000), Arc::new(AtomicUsize::new(0)));
+        // One after another, so that a prefix of the keys is a prefix of the commits.
         let load = {
-            let engine = engine.clone();
+            let (engine, started) = (engine.clone(), started.clone());
             tokio::spawn(async move {
-                for n in 30..200 {
-                    let _ = work::start_of(&engine, &format!("k{n}"), "plain").await;
+                for n in 0.. {
+                    work::start_padded(&engine, &format!("k{n}"), "plain", &pad).await.expect("a run");
+                    started.store(n + 1, Ordering::SeqCst);
                 }
             })
         };
-        engine.backup(&backup).await.expect("a backup");
+        let comes_to = async |runs: usize| {
+            while started.load(Ordering::SeqCst) < runs {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        comes_to(200).await;
+        for n in 0..3 {
+            let (backup, copied) =
+                (directory.path().join(format!("backup-{n}")), directory.path().join(format!("cp-{n}")));
+            let acknowledged = started.load(Ordering::SeqCst);
+            engine.backup(&backup).await.expect("a backup");
+            backups.push((backup, acknowledged));
+            // As `cp` does with files so large that a checkpoint comes while it reads; there is one every 130 runs.
+            std::fs::create_dir_all(&copied).expect("a directory");
+            let acknowledged = started.load(Ordering::SeqCst);
+            let half = std::fs::metadata(directory.data().join("abide.db")).expect("the database").len() / 2;
+            let database = directory.data().join("abide.db");
+            let mut bytes = std::fs::read(&database).expect("the database")[..half as usize].to_vec();
+            comes_to(acknowledged + 200).await;
+            bytes.extend(&std::fs::read(&database).expect("the database")[half as usize..]);
+            std::fs::write(copied.join("abide.db"), bytes).expect("a copy");
+            std::fs::copy(directory.data().join("abide.db-wal"), copied.join("abide.db-wal")).expect("a copy");
+            copies.push((copied, acknowledged));
+        }
         load.abort();
-        before
+        let _ = load.await;
+        engine.shutdown().await;
     });
-    let copied = directory.path().join("cp");
-    std::fs::create_dir_all(&copied).expect("a directory");
-    std::fs::copy(directory.data().join("abide.db"), copied.join("abide.db")).expect("a copy");
-    runtime().block_on(engine.shutdown());
     drop(engine);
-    healthy(&backup);
-    let saved = keys(&backup);
-    assert!(before.iter().all(|key| saved.contains_key(key)), "the backup lacks something");
-    let found = Connection::open(copied.join("abide.db"))
-        .and_then(|db| db.query_row("select count(*) from runs", [], |row| row.get::<_, i64>(0)));
-    assert!(found.is_err() || found.is_ok_and(|runs| runs < before.len() as i64), "the copy has everything by chance");
+    let whole = store::runs(&directory.data());
+    for (backup, acknowledged) in &backups {
+        healthy(backup);
+        let (saved, runs) = (keys(backup), store::runs(backup));
+        assert!(saved.len() >= *acknowledged, "{acknowledged} were acknowledged, {} are there", saved.len());
+        assert!((0..saved.len()).all(|n| saved.contains_key(&format!("k{n}"))), "no prefix of what was committed");
+        for (id, run) in &runs {
+            assert!(whole[id].events.starts_with(&run.events), "{id} is not as it was");
+        }
+    }
+    let says: Vec<Option<String>> = copies.iter().map(|(copied, _)| doctor_says(copied)).collect();
+    println!("of copies the doctor says {says:#?}");
+    assert!(says.iter().any(Option::is_some), "nobody sees that a copy is broken");
+    for ((copied, acknowledged), says) in copies.iter().zip(&says) {
+        assert!(says.is_some() || keys(copied).len() < *acknowledged, "a copy is whole by chance");
+    }
 }
 
 /// A store that is not one is refused with a reason, and left as it is.

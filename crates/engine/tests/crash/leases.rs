@@ -8,6 +8,7 @@ use abide_core::contract::RunState;
 use abide_core::ids::RunId;
 use abide_core::run::command::Ask;
 use abide_core::time::Timestamp;
+use abide_engine::clock::Stopwatch;
 use abide_engine::{Engine, Error, Told};
 use tokio::runtime::{Handle, Runtime};
 
@@ -175,4 +176,54 @@ fn f17_a_late_worker_is_refused_before_anybody_took_its_task() {
     assert_eq!(next.until("complete", PATIENCE), ["has 2", "complete ok"]);
     assert_eq!(stage.state().0, RunState::Succeeded);
     assert_eq!(stage.output().as_deref(), Some("{\"by\":\"w2\"}"));
+}
+
+/// F14: a handler that panics, before or after it first waits for something, fails its task with a message, and the worker
+/// goes on.
+#[test]
+fn f14_a_panic_in_a_handler_fails_its_task_and_the_worker_lives() {
+    let directory = Directory::new("panics");
+    let engine = Engine::open(directory.data()).expect("an engine");
+    runtime().block_on(async {
+        for name in ["early", "late", "fine"] {
+            let step = format!("{{ id: only, task: {name}, lease: 10m, retry: {{ max_attempts: 1 }} }}");
+            engine.register(&format!("workflow: {name}\nsteps:\n  - {step}\n")).await.expect("a document");
+        }
+        let worker = engine
+            .worker("w")
+            .at_once(1)
+            .handle("early", |work| {
+                assert!(work.is_canceled(), "a bug at once");
+                async { Ok(serde_json::json!({})) }
+            })
+            .handle("late", |work| async move {
+                tokio::task::yield_now().await;
+                assert!(work.is_canceled(), "a bug later");
+                Ok(serde_json::json!({}))
+            })
+            .handle("fine", |_| async { Ok(serde_json::json!({})) });
+        let stop = worker.stopper();
+        let working = tokio::spawn(worker.run());
+        for (name, message) in [("early", Some("a bug at once")), ("late", Some("a bug later")), ("fine", None)] {
+            let run = engine.start(name, ()).await.expect("a run").run_id;
+            let watch = Stopwatch::start();
+            let record = loop {
+                let record = engine.run(&run).await.expect("a record");
+                if record.state.is_terminal() {
+                    break record;
+                }
+                assert!(watch.elapsed() < PATIENCE, "{name}: nobody says what became of it");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            };
+            let state = if message.is_some() { RunState::Failed } else { RunState::Succeeded };
+            assert_eq!(record.state, state, "{name}");
+            let events = engine.events(&run, 0, 1_000).await.expect("events");
+            let told = events.iter().find(|event| event.kind == "task.failed").map(|event| event.payload.to_string());
+            let says = |message: &str| told.as_ref().is_some_and(|told| told.contains(message));
+            assert!(message.is_none_or(says) && message.is_some() == told.is_some(), "{name}: {told:?}");
+        }
+        stop.now();
+        working.await.expect("it lives").expect("an end in order");
+        engine.shutdown().await;
+    });
 }

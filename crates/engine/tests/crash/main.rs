@@ -10,6 +10,7 @@ mod files;
 mod kills;
 mod leases;
 mod ledger;
+mod power;
 mod push;
 mod store;
 mod work;
@@ -168,6 +169,17 @@ impl Dice {
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % most.max(1)
     }
+}
+
+/// `kill -9` ended it: it did not end itself, in order or not.
+#[cfg(unix)]
+pub fn was_killed(status: ExitStatus) -> bool {
+    std::os::unix::process::ExitStatusExt::signal(&status) == Some(9)
+}
+
+#[cfg(not(unix))]
+pub fn was_killed(status: ExitStatus) -> bool {
+    !status.success()
 }
 
 pub fn runtime() -> tokio::runtime::Runtime {

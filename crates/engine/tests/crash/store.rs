@@ -7,7 +7,7 @@ use abide_engine::archive::Bundle;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Event {
     pub seq: u64,
     pub kind: String,
