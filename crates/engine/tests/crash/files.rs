@@ -73,6 +73,14 @@ impl Killed {
     }
 }
 
+/// Where the frames of the last commit begin: the frame that ends one says how large the database is then.
+fn last_commit_in(wal: &[u8]) -> usize {
+    let frames = wal[WAL_HEADER..].chunks_exact(FRAME).enumerate();
+    let ends = frames.filter(|(_, frame)| frame[4..8] != [0; 4]).map(|(n, _)| WAL_HEADER + (n + 1) * FRAME);
+    let ends: Vec<usize> = ends.collect();
+    ends[ends.len() - 2]
+}
+
 /// F41: of a WAL whose last writes were cut or torn at 512 bytes, only what comes after the cut is missing: whatever was
 /// acknowledged before the WAL had come so far is there, and all of it is a healthy prefix of what was committed.
 #[test]
@@ -84,13 +92,14 @@ fn f41_a_torn_wal_loses_only_its_tail() {
         let place = directory.path().join(format!("torn-{n}"));
         copy(&directory.data(), &place);
         let mut torn = wal.clone();
-        // Frames of the last commits; the sectors of one frame reach the disk in any order.
+        // Frames of the last commits; of the very last, which was not synced, the sectors reach the disk in any order.
         let back = 1 + dice.below(if n < 8 { 30 * FRAME } else { wal.len() / 2 } as u64) as usize;
         let mut tear = wal.len() - back;
         if n % 2 == 0 {
             torn.truncate(tear);
         } else {
-            tear = tear / 512 * 512;
+            let last = last_commit_in(&wal);
+            tear = (last + dice.below((wal.len() - last) as u64) as usize) / 512 * 512;
             torn[tear..(tear + 512).min(wal.len())].fill(0);
         }
         std::fs::write(place.join("abide.db-wal"), &torn).expect("a torn WAL");
@@ -153,10 +162,11 @@ fn f42_a_flipped_bit_is_found() {
     assert!(changed > 6, "only {changed} changes reached a row");
 }
 
-/// F42: of a WAL with a byte that changed, everything before that byte is there, and a healthy prefix of all that was
-/// committed; or the store does not open, and says why.
+/// F42: a store whose WAL has a byte that changed does not open when commits would be lost by it, and says what can be done.
+/// When that was done, or the byte lies in the last commit, everything before that byte is there, and a healthy prefix of all
+/// that was committed.
 #[test]
-fn f42_a_flipped_bit_in_the_wal_loses_only_what_comes_after_it() {
+fn f42_a_flipped_bit_in_the_wal_is_found_and_loses_only_what_comes_after_it() {
     let Killed { directory, said, wal, whole } = Killed::with_a_wal("flipped-wal");
     let (mut dice, mut fewest, mut promised, mut refused) = (Dice::new(42), whole.len(), 0, 0);
     let frames = (wal.len() - WAL_HEADER) / FRAME;
@@ -178,8 +188,11 @@ fn f42_a_flipped_bit_in_the_wal_loses_only_what_comes_after_it() {
             Ok(engine) => runtime().block_on(engine.shutdown()),
             Err(error) => {
                 assert!(matches!(error, StoreError::Damaged(_)), "at {at}: {error}");
+                let advice = error.to_string();
+                let cut = advice.split("truncate -s ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+                let wal = std::fs::OpenOptions::new().write(true).open(place.join("abide.db-wal")).expect("the WAL");
+                wal.set_len(cut.unwrap_or_else(|| panic!("no advice: {advice}"))).expect("a cut");
                 refused += 1;
-                continue;
             }
         }
         healthy(&place);
@@ -191,7 +204,7 @@ fn f42_a_flipped_bit_in_the_wal_loses_only_what_comes_after_it() {
         }
         fewest = fewest.min(left.len());
     }
-    assert!(refused < 24 && fewest < whole.len(), "no damage reached a commit");
+    assert!(refused > 12 && fewest < whole.len(), "only {refused} were refused");
     assert!(promised > 100, "too few were acknowledged before the damage: {promised}");
 }
 

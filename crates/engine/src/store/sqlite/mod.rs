@@ -3,6 +3,7 @@
 mod load;
 mod open;
 mod room;
+mod wal;
 mod write;
 
 pub mod access;

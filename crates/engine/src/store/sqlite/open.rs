@@ -141,6 +141,9 @@ impl Files {
 
     /// A connection that writes: durable at every commit, and migrated.
     pub fn writer(&self) -> Stored<Db> {
+        if let Some(database) = self.database() {
+            super::wal::check(&database.with_extension("db-wal"))?;
+        }
         let mut db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "full")?;
