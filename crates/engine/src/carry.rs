@@ -767,7 +767,7 @@ impl<S: Store> Lane<S> {
             return Ok(());
         }
         batch.writes.heard.extend(self.listeners.to_write(batch.now));
-        self.store.serve(self.serving_since, batch.now)?;
+        batch.writes.served = Some((self.serving_since, batch.now));
         self.served_at = batch.now;
         batch.dirty = true;
         Ok(())

@@ -474,10 +474,6 @@ impl<S: Store> Store for Behind<S> {
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>> {
         self.with(S::serving)
     }
-
-    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored {
-        self.with(|store| store.serve(since, now))
-    }
 }
 
 #[cfg(test)]

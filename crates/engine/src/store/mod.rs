@@ -118,6 +118,8 @@ pub struct Writes {
     pub postponed: Vec<(RunNo, Timestamp)>,
     /// Workers that have asked for work.
     pub heard: Vec<Heard>,
+    /// That the engine serves: since when without a gap, and until now.
+    pub served: Option<(Timestamp, Timestamp)>,
     /// Runs that leave for the archive.
     pub archived: Vec<ArchiveWrite>,
     /// What is older than this is forgotten.
@@ -174,6 +176,7 @@ impl Writes {
             && self.released.is_empty()
             && self.postponed.is_empty()
             && self.heard.is_empty()
+            && self.served.is_none()
             && self.archived.is_empty()
             && self.forgotten.is_none()
             && self.counted.is_none()
@@ -350,7 +353,6 @@ pub trait Store: Send {
     fn link(&mut self, token_hash: &Digest) -> Stored<Option<Link>>;
     /// Since when an engine has served without a gap, and when it last did.
     fn serving(&mut self) -> Stored<Option<(Timestamp, Timestamp)>>;
-    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored;
 }
 
 /// The bucket of the index on states: what moves at every step shares one, so that moving costs no index.

@@ -356,9 +356,4 @@ impl Store for Faulty {
         self.strike()?;
         self.inner.serving()
     }
-
-    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored {
-        self.strike()?;
-        self.inner.serve(since, now)
-    }
 }

@@ -298,12 +298,4 @@ impl Store for Sqlite {
         let row = self.db.query_row(text, [], |row| Ok((row.get(0)?, row.get(1)?)));
         Ok(row.optional()?.map(|(since, last)| (Timestamp::from_micros(since), Timestamp::from_micros(last))))
     }
-
-    fn serve(&mut self, since: Timestamp, now: Timestamp) -> Stored {
-        let text = "
-            insert into serving (one, since, last_at) values (1, ?1, ?2)
-            on conflict do update set since = excluded.since, last_at = excluded.last_at";
-        self.db.prepare_cached(text)?.execute([since.micros(), now.micros()])?;
-        Ok(())
-    }
 }

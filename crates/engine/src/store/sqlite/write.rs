@@ -463,6 +463,12 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     for (link, at) in &writes.links_used {
         super::access::use_link(db, link, *at)?;
     }
+    if let Some((since, now)) = writes.served {
+        let text = "
+            insert into serving (one, since, last_at) values (1, ?1, ?2)
+            on conflict do update set since = excluded.since, last_at = excluded.last_at";
+        db.prepare_cached(text)?.execute([since.micros(), now.micros()])?;
+    }
     for heard in &writes.heard {
         let text = "
             insert into workers (namespace, queue, worker, handlers, last_poll_at) values (?1, ?2, ?3, ?4, ?5)
