@@ -25,8 +25,8 @@ pub(super) fn check(wal: &Path) -> Stored {
     match lost_after(|| file.try_clone().and_then(from_its_beginning)).map_err(failed)? {
         None => Ok(()),
         Some(at) => Err(StoreError::Damaged(format!(
-            "{0} is damaged at byte {at}, and commits that came after it would be lost without a word. Restore a backup; \
-             or, to go on without them, keep a copy and cut it there: truncate -s {at} {0}",
+            "{0} is sound up to byte {at} only, and commits that came after it would be lost without a word. Restore a \
+             backup; or, to go on without them, keep a copy and cut it there: truncate -s {at} {0}",
             wal.display()
         ))),
     }
