@@ -1,0 +1,212 @@
+//! What the checker finds in a store with which somebody tampered: each time what was done, and nothing before it was.
+
+use abide_core::run::command::{Actor, Command};
+use abide_engine::doctor::{Report, examine};
+use abide_engine::store::sqlite::{Files, Readers};
+use abide_engine::{Engine, NewRun};
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::Directory;
+use crate::runs::claim;
+
+const PARENT: &str = "
+workflow: parent
+steps:
+  - { id: ask, approval: { title: 'ok?', approvers: [ana] } }
+  - { id: nap, after: [], sleep: 10m }
+  - { id: child, after: [], child: small }
+";
+const SMALL: &str = "workflow: small\nsteps:\n  - { id: only, task: tiny }\n";
+
+/// Two runs that were decided by links, their children (one under a lease), and a run that has ended.
+async fn populate(engine: &Engine) {
+    engine.register(SMALL).await.expect("a document");
+    engine.register(PARENT).await.expect("a document");
+    engine.start("small", json!({})).await.expect("a run");
+    let task = engine.claim(claim("w1", &["tiny"], 1)).await.expect("a claim").remove(0);
+    engine.complete(&task, "w1", None).await.expect("completed");
+    for _ in 0..2 {
+        let new = NewRun::of("parent", "{}", Actor::user("ben"));
+        let run = engine.start_run(new).await.expect("a run").run_id;
+        engine.decide(&run, "ana", true).await.expect("approved");
+    }
+    while engine.claim(claim("w1", &["tiny"], 1)).await.expect("a claim").is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+/// Looks at the files themselves: an engine would commit, and set some of it right.
+fn report(directory: &Directory) -> Report {
+    let files = Files::lock(directory.path()).expect("the lock");
+    examine(&Readers::new(files).expect("readers")).expect("a report")
+}
+
+fn change(directory: &Directory, text: &str) {
+    Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(text)).expect(text);
+}
+
+/// Who used a link has decided.
+const LINKS: &str = "
+    insert into approval_links (token_hash, namespace, run_id, path, whom, groups, expires_at, used_at)
+    select randomblob(32), namespace, run_id, 'ask', 'ana', '[]', 7, 7 from runs where workflow_id = 'parent';";
+
+#[tokio::test]
+async fn what_was_done_to_a_store_is_named_with_its_rule() {
+    let directory = Directory::new("doctor");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    change(&directory, LINKS);
+    let healthy = report(&directory);
+    assert!(healthy.is_healthy(), "{:#?}", healthy.problems);
+    let file = directory.path().join("abide.db");
+    let bytes = std::fs::read(&file).expect("the file");
+    for (rule, says, tamper) in TAMPERS {
+        std::fs::write(&file, &bytes).expect("the healthy file");
+        let _ = std::fs::remove_file(directory.path().join("abide.db-wal"));
+        change(&directory, tamper);
+        let found = report(&directory).problems;
+        let named = found.iter().any(|problem| problem.rule == *rule && problem.what.contains(says));
+        assert!(named, "{tamper}: {found:#?}");
+        // A commit, a link or an engine's time can be wrong alone.
+        let alone = ["I44", "I46", "I47"].contains(rule) && !tamper.contains("drop trigger");
+        assert!(!alone || found.iter().all(|problem| problem.rule == *rule), "{tamper}: {found:#?}");
+    }
+}
+
+const TAMPERS: &[(&str, &str, &str)] = &[
+    (
+        "I3",
+        "to None",
+        "drop trigger run_log_never_changes;
+         update run_log set events = replace(events, '\"running\",\"succeeded\"', '\"running\",null')",
+    ),
+    ("I8", "at attempt 9, 5 are allowed", "update steps set row = json_set(row, '$.attempt', 9) where path = 'nap'"),
+    (
+        "I15",
+        "the lease of only was over",
+        "update serving set last_at = (select max(expires_at) + 33000000 from steps)",
+    ),
+    ("I34", "was due at", "update serving set last_at = (select min(wake_at) + 61000000 from runs)"),
+    (
+        "I33",
+        "in a circle",
+        "update steps
+         set    row = json_set(row, '$.task', null, '$.state', 'waiting', '$.block', json_object(
+                    'wait', json_object('on', 'child', 'run_id', (select parent_run from runs where run_no = steps.run_no)),
+                    'message', 'waits', 'since', '2026-01-01T00:00:00Z'))
+         where  path = 'only' and open = 1 and run_no in (select run_no from runs where parent_run is not null)",
+    ),
+    (
+        "I39",
+        "nap did not start",
+        "update run_starts set started = json_set(started, '$.parent.step_id', 'nap')
+         where  run_no in (select run_no from runs where parent_run is not null)",
+    ),
+    (
+        "I39",
+        "is at depth 7, its parent at 0",
+        "update run_starts set started = json_set(started, '$.depth', 7)
+         where  run_no in (select run_no from runs where parent_run is not null)",
+    ),
+    ("I44", "mallory has not decided", "update approval_links set whom = 'mallory'"),
+    ("I44", "a link about nap was used", "update approval_links set path = 'nap'"),
+    ("I46", "go back in time", "update batches set at = at + 1000000 where batch = (select min(batch) from batches)"),
+    (
+        "I47",
+        "1 rows of the log that no commit speaks of",
+        "update batches set touched = x'' where batch = (select max(batch) from batches where length(touched) = 3)",
+    ),
+    (
+        "I47",
+        "leave a gap",
+        "delete from batches where batch = (select min(batch) from batches where length(touched) = 3)",
+    ),
+    ("I47", "and no commit", "delete from batches"),
+    (
+        "I47",
+        "cannot be read",
+        "update batches set touched = x'80' where batch = (select max(batch) from batches where length(touched) = 0)",
+    ),
+    (
+        "I47",
+        "its log has others",
+        "update batches set touched = cast(substr(touched, 1, 2) || x'7f' as blob)
+         where  batch = (select min(batch) from batches where length(touched) = 3)",
+    ),
+    (
+        "I47",
+        "speaks twice",
+        "update batches set touched = cast(touched || touched as blob)
+         where  batch = (select min(batch) from batches where length(touched) = 3)",
+    ),
+    (
+        "I47",
+        "later than another",
+        "create temp table swapped as select batch, touched from batches where length(touched) > 0 limit 2;
+         update batches set touched = (select touched from swapped where swapped.batch <> batches.batch)
+         where  batch in (select batch from swapped)",
+    ),
+    (
+        "I47",
+        "which has no event",
+        "drop trigger run_log_stays; delete from run_log where entry_no = (select max(entry_no) from run_log)",
+    ),
+];
+
+/// A commit that nobody keeps any more is no gap.
+#[tokio::test]
+async fn commits_that_were_forgotten_are_not_missed() {
+    let directory = Directory::new("doctor-forgotten");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    change(&directory, "delete from batches where batch < (select max(batch) from batches where length(touched) > 0)");
+    assert!(report(&directory).is_healthy(), "{:#?}", report(&directory).problems);
+    let text = "delete from batches where batch < (select max(batch) from batches)";
+    change(&directory, text);
+    assert!(report(&directory).is_healthy(), "{:#?}", report(&directory).problems);
+}
+
+/// Whoever started a run may be in the archive before it.
+#[tokio::test]
+async fn children_are_known_to_a_parent_in_the_archive() {
+    let directory = Directory::new("doctor-archived-parent");
+    let retention = abide_engine::archive::Retention::default()
+        .with(abide_core::contract::RunState::Canceled, abide_core::time::Span::from_millis(1));
+    let options = abide_engine::Options { retention, ..abide_engine::Options::default() };
+    let engine = Engine::open_with(directory.path(), options).expect("an engine");
+    engine.register(SMALL).await.expect("a document");
+    engine.register(PARENT).await.expect("a document");
+    let parent = engine.start("parent", json!({})).await.expect("a run").run_id;
+    let task = loop {
+        if let Some(task) = engine.claim(claim("w1", &["tiny"], 1)).await.expect("a claim").pop() {
+            break task;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    };
+    engine.complete(&task, "w1", None).await.expect("completed");
+    let cancel = abide_core::run::command::Ask::Cancel { reason: "no".into(), undo: None, grace: None };
+    engine.command(&parent, Command::new(Actor::user("ben"), cancel)).await.expect("canceled");
+    while engine.archive().await.expect("archived") == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    engine.shutdown().await;
+    drop(engine);
+    let healthy = report(&directory);
+    assert!(healthy.is_healthy(), "{:#?}", healthy.problems);
+    assert_eq!((healthy.runs, healthy.archived), (1, 1));
+    change(&directory, "update run_starts set started = json_set(started, '$.parent.step_id', 'nap')");
+    let found = report(&directory).problems;
+    let named = |rule, says| {
+        found.iter().any(|problem| {
+            problem.rule == rule
+                && problem.run.as_ref().is_some_and(|run| run.run_id == parent)
+                && problem.what.contains(says)
+        })
+    };
+    assert!(named("I39", "nap did not start"), "{found:#?}");
+}
