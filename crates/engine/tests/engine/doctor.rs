@@ -210,3 +210,39 @@ async fn children_are_known_to_a_parent_in_the_archive() {
     };
     assert!(named("I39", "nap did not start"), "{found:#?}");
 }
+
+/// Each question is read in a snapshot of its own, and runs start, end and leave for the archive between any two of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_found_beside_an_engine_that_works() {
+    let directory = Directory::new("doctor-beside");
+    let soon = abide_core::time::Span::from_millis(1);
+    let retention = abide_engine::archive::Retention::default()
+        .with(abide_core::contract::RunState::Succeeded, soon)
+        .with(abide_core::contract::RunState::Canceled, soon);
+    let options = abide_engine::Options { retention, ..abide_engine::Options::default() };
+    let engine = Engine::open_with(directory.path(), options).expect("an engine");
+    populate(&engine).await;
+    let load = {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            for n in 0..150 {
+                let run = engine.start("parent", json!({})).await.expect("a run").run_id;
+                for task in engine.claim(claim("w1", &["tiny"], 4)).await.expect("a claim") {
+                    engine.complete(&task, "w1", None).await.expect("completed");
+                }
+                if n % 2 == 0 {
+                    engine.cancel(&run, "no").await.expect("canceled");
+                }
+                engine.archive().await.expect("archived");
+            }
+        })
+    };
+    let (mut looked, mut archived) = (0, 0);
+    while !load.is_finished() || looked < 3 {
+        let report = engine.doctor().await.expect("a report");
+        assert!(report.is_healthy(), "{:#?}", report.problems);
+        (looked, archived) = (looked + 1, report.archived);
+    }
+    load.await.expect("load");
+    assert!(archived > 50, "{archived} archived, {looked} times looked at");
+}
