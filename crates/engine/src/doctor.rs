@@ -23,6 +23,8 @@ use crate::store::{RunKey, RunNo, Stored, rows};
 
 /// How many runs are read in one go.
 const PAGE: usize = 64;
+/// How many commits are read in one go.
+const COMMITS: usize = 10_000;
 /// A report that lists more says the same many times.
 const MOST_PROBLEMS: usize = 1_000;
 
@@ -120,9 +122,15 @@ fn examine_documents(readers: &Readers, report: &mut Report) -> Stored {
 
 /// I47: the commits speak of what the log has.
 fn examine_commits(readers: &Readers, report: &mut Report) {
-    match readers.read_at_length(broken_commits) {
-        Ok(found) => found.into_iter().for_each(|what| report.add(None, "I47", what)),
-        Err(error) => report.add(None, "I47", format!("the commits cannot be read: {error}")),
+    let mut next = Some(0);
+    while let Some(from) = next {
+        next = match readers.read_at_length(|db| broken_commits(db, from, COMMITS)) {
+            Ok((found, next)) => {
+                found.into_iter().for_each(|what| report.add(None, "I47", what));
+                next
+            }
+            Err(error) => return report.add(None, "I47", format!("the commits cannot be read: {error}")),
+        };
     }
 }
 

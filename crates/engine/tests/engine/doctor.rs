@@ -2,6 +2,7 @@
 
 use abide_core::run::command::{Actor, Command};
 use abide_engine::doctor::{Report, examine};
+use abide_engine::store::sqlite::check::commits::broken_commits;
 use abide_engine::store::sqlite::{Files, Readers};
 use abide_engine::{Engine, NewRun};
 use rusqlite::Connection;
@@ -169,6 +170,41 @@ async fn commits_that_were_forgotten_are_not_missed() {
     let text = "delete from batches where batch < (select max(batch) from batches)";
     change(&directory, text);
     assert!(report(&directory).is_healthy(), "{:#?}", report(&directory).problems);
+}
+
+/// Many commits are read in pieces.
+#[tokio::test]
+async fn nothing_is_missed_between_two_pieces_of_the_commits() {
+    let directory = Directory::new("doctor-pieces");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let db = Connection::open(directory.path().join("abide.db")).expect("the file");
+    let look = |about| {
+        let (mut found, mut next, mut pieces) = (Vec::new(), Some(0), 0);
+        while let Some(from) = next {
+            let (more, after) = broken_commits(&db, from, about).expect("a piece");
+            (found, next, pieces) = ([found, more].concat(), after, pieces + 1);
+        }
+        (found, pieces)
+    };
+    let text = "select batch from batches where length(touched) > 0 order by batch";
+    let mut statement = db.prepare(text).expect("the commits");
+    let touching: Vec<i64> = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).expect("numbers");
+    for about in 1..6 {
+        let (found, pieces) = look(about);
+        assert!(found.is_empty() && pieces > 1, "{about}: {pieces} pieces, {found:?}");
+        // The first one may have been forgotten.
+        for batch in &touching[1..] {
+            let forget = format!("begin; update batches set touched = x'' where batch = {batch}");
+            db.execute_batch(&forget).expect("forgotten");
+            let (found, _) = look(about);
+            db.execute_batch("rollback").expect("as it was");
+            assert_eq!(found.len(), 1, "{about}, {batch}: {found:?}");
+            assert!(found[0].contains("that no commit speaks of"), "{found:?}");
+        }
+    }
 }
 
 /// Whoever started a run may be in the archive before it.

@@ -11,23 +11,35 @@ use super::super::feed;
 /// Findings that say the same many times help nobody.
 const MOST_FINDINGS: usize = 100;
 
-/// Goes through all commits once. Rows of the log are numbered in the order of the commits, so that nothing has to be
-/// remembered of those before. What was archived meanwhile has left the log.
-pub fn broken_commits(db: &Db) -> Stored<Vec<String>> {
+/// What was found in a piece of the commits, and where the next one begins.
+pub type Piece = (Vec<String>, Option<i64>);
+
+/// Goes through the commits from one on, through about so many. Rows of the log are numbered in the order of the commits, so
+/// that nothing has to be remembered of those before: a piece begins with the commit with which the one before it ended.
+/// What was archived meanwhile has left the log.
+pub fn broken_commits(db: &Db, from: i64, about: usize) -> Stored<Piece> {
     let mut reading = Reading { db, first: None, last: 0, rows: 0, found: Vec::new() };
-    let mut statement = db.prepare_cached("select batch, touched from batches order by batch")?;
-    let mut batches = statement.query([])?;
+    let mut statement = db.prepare_cached("select batch, touched from batches where batch >= ?1 order by batch")?;
+    let mut batches = statement.query([from])?;
+    let mut read = 0;
     while let Some(batch) = batches.next()? {
-        let (number, bytes): (i64, Vec<u8>) = (batch.get(0)?, batch.get(1)?);
+        let (number, bytes, before): (i64, Vec<u8>, i64) = (batch.get(0)?, batch.get(1)?, reading.last);
         match feed::decode(&bytes) {
             Some(touched) => reading.read(number, &touched)?,
             None => reading.found.push(format!("what commit {number} touched cannot be read")),
         }
+        read += 1;
         if reading.found.len() >= MOST_FINDINGS {
-            return Ok(reading.found);
+            return Ok((reading.found, None));
+        }
+        // Only one of which the log still has something joins two pieces.
+        if read >= about && number > from && reading.last > before {
+            reading.rest(reading.last)?;
+            return Ok((reading.found, Some(number)));
         }
     }
-    reading.rest()
+    reading.rest(i64::MAX)?;
+    Ok((reading.found, None))
 }
 
 struct Reading<'a> {
@@ -80,15 +92,15 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Rows that no commit speaks of.
-    fn rest(mut self) -> Stored<Vec<String>> {
-        let Some(first) = self.first else { return Ok(self.found) };
-        let text = "select count(*) from run_log where entry_no >= ?1";
-        let rows: i64 = self.db.prepare_cached(text)?.query_row([first], |row| row.get(0))?;
+    /// Rows up to one that no commit speaks of.
+    fn rest(&mut self, last: i64) -> Stored {
+        let Some(first) = self.first else { return Ok(()) };
+        let text = "select count(*) from run_log where entry_no between ?1 and ?2";
+        let rows: i64 = self.db.prepare_cached(text)?.query_row([first, last], |row| row.get(0))?;
         if rows > self.rows {
             self.found.push(format!("{} rows of the log that no commit speaks of", rows - self.rows));
         }
-        Ok(self.found)
+        Ok(())
     }
 
     fn rows_of(&self, one: &Touched) -> Stored<Rows> {
