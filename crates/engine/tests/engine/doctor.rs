@@ -247,6 +247,53 @@ async fn children_are_known_to_a_parent_in_the_archive() {
     assert!(named("I39", "nap did not start"), "{found:#?}");
 }
 
+#[tokio::test]
+async fn a_child_in_the_archive_has_a_parent_that_knows_it() {
+    let directory = Directory::new("doctor-archived-child");
+    let retention = abide_engine::archive::Retention::default()
+        .with(abide_core::contract::RunState::Succeeded, abide_core::time::Span::from_millis(1));
+    let options = abide_engine::Options { retention, ..abide_engine::Options::default() };
+    let engine = Engine::open_with(directory.path(), options).expect("an engine");
+    populate(&engine).await;
+    let task = loop {
+        if let Some(task) = engine.claim(claim("w1", &["tiny"], 1)).await.expect("a claim").pop() {
+            break task;
+        }
+        engine.start("parent", json!({})).await.expect("a run");
+    };
+    engine.complete(&task, "w1", None).await.expect("completed");
+    let mut archived = 0;
+    while archived < 2 {
+        archived += engine.archive().await.expect("archived");
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    engine.shutdown().await;
+    drop(engine);
+    let healthy = report(&directory);
+    assert!(healthy.is_healthy(), "{:#?}", healthy.problems);
+    assert_eq!(healthy.archived, 2);
+    let file = directory.path().join("abide.db");
+    let bytes = std::fs::read(&file).expect("the file");
+    for (says, tamper) in [
+        ("is not there", "update runs set run_id = 'run_other' || run_no"),
+        ("its parent at 3", "update run_starts set started = json_set(started, '$.depth', 3)"),
+        (
+            "child did not start",
+            "drop trigger run_log_stays; delete from run_log; update steps set row = json_remove(row, '$.child')",
+        ),
+    ] {
+        std::fs::write(&file, &bytes).expect("the healthy file");
+        let _ = std::fs::remove_file(directory.path().join("abide.db-wal"));
+        change(&directory, tamper);
+        let report = report(&directory);
+        let of_child = |run: &abide_engine::store::RunKey| run.run_id == task.run_id;
+        let named = report.problems.iter().any(|problem| {
+            problem.rule == "I39" && problem.what.contains(says) && problem.run.as_ref().is_some_and(of_child)
+        });
+        assert!(named, "{tamper}: {:#?}", report.problems);
+    }
+}
+
 /// Each question is read in a snapshot of its own, and runs start, end and leave for the archive between any two of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_found_beside_an_engine_that_works() {

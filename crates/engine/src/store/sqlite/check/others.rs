@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_core::ids::{Namespace, Path, RunId};
-use abide_core::run::invariant::Descent;
+use abide_core::run::Parent;
+use abide_core::run::invariant::{Descent, disowned};
 use abide_core::run::step::Decision;
 use rusqlite::{Connection as Db, OptionalExtension, params};
 
 use super::super::super::{RunKey, RunNo, Stored};
 use super::super::log;
-use super::identity;
+use super::{Standing, identity};
 
 /// I33: runs of which none can go on, because each waits for the next, and the last for the first.
 pub fn waiting_in_a_circle(db: &Db) -> Stored<Vec<RunKey>> {
@@ -66,6 +67,35 @@ pub fn children_of(db: &Db, key: &RunKey) -> Stored<Vec<Descent>> {
         Ok(Descent { run_id, step_id: Path::new(step_id), depth })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// What is wrong with the parent of a run in the archive. Of one that is in the archive as well, only that it is there: to
+/// ask it, all of it would have to be unpacked, for each of its children.
+pub fn broken_parent(db: &Db, child: &RunKey, parent: &Parent, depth: u32) -> Stored<Option<String>> {
+    let key = RunKey { namespace: child.namespace.clone(), run_id: parent.run_id.clone() };
+    let text = "
+        select runs.run_no, started ->> '$.depth', row ->> '$.child.run_id'
+        from   runs join run_starts using (run_no) left join steps on steps.run_no = runs.run_no and path = ?3
+        where  run_id = ?1 and namespace = ?2";
+    let values = params![key.run_id.as_str(), key.namespace.as_str(), parent.step_id.as_str()];
+    let here = db.prepare_cached(text)?.query_row(values, |row| {
+        Ok((row.get::<_, RunNo>(0)?, row.get::<_, Option<u32>>(1)?.unwrap_or_default(), row.get(2)?))
+    });
+    let Some((no, above, known)) = here.optional()? else {
+        let absent = super::standing(db, &key)? == Standing::Absent;
+        return Ok(absent.then(|| format!("its parent {} is not there", key.run_id)));
+    };
+    let known: Option<String> = known;
+    if depth != above + 1 {
+        return Ok(Some(format!("it is at depth {depth}, its parent at {above}")));
+    }
+    // The row knows the child that was started last.
+    if known.as_deref() == Some(child.run_id.as_str()) {
+        return Ok(None);
+    }
+    let said = Descent { run_id: child.run_id.clone(), step_id: parent.step_id.clone(), depth };
+    let found = disowned(above, &log::unhashed(db, no, 0, usize::MAX)?, [&said]);
+    Ok(found.into_iter().next().map(|broken| broken.what))
 }
 
 /// A link that was used, and what it was used for.
