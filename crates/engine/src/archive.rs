@@ -8,7 +8,7 @@ use abide_core::contract::RunState;
 use abide_core::ids::{Path, PayloadName, WorkerId};
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
-use abide_core::run::invariant::broken_log;
+use abide_core::run::invariant::{broken_log, disowned};
 use abide_core::run::step::Step;
 use abide_core::run::{Head, LateAnswer, Started, Working, replay};
 use abide_core::time::{Span, Timestamp};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::doctor::{Report, differing_steps, payloads_of, text};
 use crate::request::Packed;
 use crate::store::sqlite::archive::{self, Archived, Columns, Ended};
+use crate::store::sqlite::check::others;
 use crate::store::sqlite::{Readers, check, read};
 use crate::store::{Loaded, RunKey, RunNo, StoreError, Stored};
 
@@ -185,9 +186,12 @@ pub fn examine(readers: &Readers, report: &mut Report) -> Stored {
         after = *last;
         for (_, key) in &page {
             report.archived += 1;
-            let broken = match readers.read_at_length(|db| archive::find(db, key)) {
-                Ok(Some(archived)) => broken_bundle(key, &archived),
-                Ok(None) => Vec::new(),
+            let read = |db: &Db| match archive::find(db, key)? {
+                Some(archived) => broken_bundle(db, key, &archived),
+                None => Ok(Vec::new()),
+            };
+            let broken = match readers.read_at_length(read) {
+                Ok(broken) => broken,
                 Err(error) => vec![("I7", format!("the archived run cannot be read: {error}"))],
             };
             for (rule, what) in broken {
@@ -197,12 +201,20 @@ pub fn examine(readers: &Readers, report: &mut Report) -> Stored {
     }
 }
 
-fn broken_bundle(key: &RunKey, archived: &Archived) -> Vec<(&'static str, String)> {
+fn broken_bundle(db: &Db, key: &RunKey, archived: &Archived) -> Stored<Vec<(&'static str, String)>> {
     let bundle = match Bundle::unpack(&archived.bundle) {
         Ok(bundle) => bundle,
-        Err(error) => return vec![("I7", error.to_string())],
+        Err(error) => return Ok(vec![("I7", error.to_string())]),
     };
-    let mut found: Vec<_> = broken_log(&bundle.events).into_iter().map(|broken| (broken.rule, broken.what)).collect();
+    // Children that are here still have their parent in the archive.
+    let disowned = disowned(bundle.started.depth, &bundle.events, &others::children_of(db, key)?);
+    let broken = broken_log(&bundle.events).into_iter().chain(disowned);
+    let mut found: Vec<_> = broken.map(|broken| (broken.rule, broken.what)).collect();
+    if let Some(parent) = &bundle.started.parent
+        && let Some(what) = others::broken_parent(db, key, parent, bundle.started.depth)?
+    {
+        found.push(("I39", what));
+    }
     match replay(Working::unborn(key.run_id.clone(), key.namespace.clone()), &bundle.events) {
         Ok(folded) => {
             let said = [text(&folded.head), text(&*folded.head.started)];
@@ -226,5 +238,5 @@ fn broken_bundle(key: &RunKey, archived: &Archived) -> Vec<(&'static str, String
     if columns != archived.columns {
         found.push(("I1", format!("the archive's columns say {:?}, its head {columns:?}", archived.columns)));
     }
-    found
+    Ok(found)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use abide_core::definition::Definition;
 use abide_core::ids::Digest;
 use abide_core::run::event::Record;
-use abide_core::run::invariant::{Violation, broken, broken_log};
+use abide_core::run::invariant::{Violation, broken, broken_log, disowned, overdue, too_many_attempts};
 use abide_core::run::step::{Step, Wait};
 use abide_core::run::{Head, Working, replay};
 use abide_core::time::Timestamp;
@@ -15,12 +15,16 @@ use rusqlite::Connection as Db;
 use serde_json::Value;
 
 use crate::message::Message;
+use crate::store::sqlite::check::commits::broken_commits;
+use crate::store::sqlite::check::others;
 use crate::store::sqlite::check::{self, Columns, Findable, Standing, Whole};
 use crate::store::sqlite::{Readers, read};
 use crate::store::{RunKey, RunNo, Stored, rows};
 
 /// How many runs are read in one go.
 const PAGE: usize = 64;
+/// How many commits are read in one go.
+const COMMITS: usize = 10_000;
 /// A report that lists more says the same many times.
 const MOST_PROBLEMS: usize = 1_000;
 
@@ -68,24 +72,27 @@ impl std::fmt::Display for Problem {
 /// Examines everything. Each question, and each run, is read in a snapshot of its own, so an engine may go on meanwhile.
 pub fn examine(readers: &Readers) -> Stored<Report> {
     let mut report = Report::default();
-    for (what, text) in check::OF_ALL {
+    for (rule, what, text) in check::OF_ALL {
         match readers.read_at_length(|db| check::count(db, text)) {
             Ok(0) => {}
-            Ok(count) => report.add(None, "I1", format!("{count} {what}")),
-            Err(error) => report.add(None, "I1", format!("{what} cannot be counted: {error}")),
+            Ok(count) => report.add(None, rule, format!("{count} {what}")),
+            Err(error) => report.add(None, rule, format!("{what} cannot be counted: {error}")),
         }
     }
     if let Some(said) = readers.read_at_length(check::damage)? {
         report.add(None, "I1", format!("the file is damaged: {said}"));
     }
     examine_documents(readers, &mut report)?;
-    let mut after = 0;
+    examine_commits(readers, &mut report);
+    examine_waits(readers, &mut report);
+    examine_links(readers, &mut report);
+    let (mut after, mut documents) = (0, Documents::default());
     loop {
         let numbers = readers.read(|db| check::run_numbers(db, after, PAGE))?;
         let Some(last) = numbers.last() else { break };
         after = *last;
         for no in numbers {
-            if let Err(error) = readers.read_at_length(|db| examine_run(db, no, &mut report)) {
+            if let Err(error) = readers.read_at_length(|db| examine_run(db, no, &mut documents, &mut report)) {
                 report.add(None, "I1", format!("run {no} cannot be examined: {error}"));
             }
         }
@@ -113,8 +120,75 @@ fn examine_documents(readers: &Readers, report: &mut Report) -> Stored {
     }
 }
 
+/// I47: the commits speak of what the log has.
+fn examine_commits(readers: &Readers, report: &mut Report) {
+    let mut next = Some(0);
+    while let Some(from) = next {
+        next = match readers.read_at_length(|db| broken_commits(db, from, COMMITS)) {
+            Ok((found, next)) => {
+                found.into_iter().for_each(|what| report.add(None, "I47", what));
+                next
+            }
+            Err(error) => return report.add(None, "I47", format!("the commits cannot be read: {error}")),
+        };
+    }
+}
+
+/// I33: nobody waits for somebody who waits for them.
+fn examine_waits(readers: &Readers, report: &mut Report) {
+    match readers.read_at_length(others::waiting_in_a_circle) {
+        Ok(runs) => runs.iter().for_each(|run| report.add(Some(run), "I33", "it waits in a circle of runs")),
+        Err(error) => report.add(None, "I33", format!("who waits for whom cannot be read: {error}")),
+    }
+}
+
+/// I44: with each link that was used, its owner has decided.
+fn examine_links(readers: &Readers, report: &mut Report) {
+    let mut after = Vec::new();
+    let mut examine = |report: &mut Report| {
+        readers.read_at_length(|db| {
+            let page = others::used_links(db, &after, PAGE)?;
+            for link in &page {
+                if !others::has_decided(db, link.no, &link.path, &link.whom)? {
+                    let what = format!("a link about {} was used, and {} has not decided", link.path, link.whom);
+                    report.add(Some(&link.key), "I44", what);
+                }
+            }
+            Ok(page.into_iter().last().map(|last| after = last.token_hash).is_some())
+        })
+    };
+    loop {
+        match examine(report) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return report.add(None, "I44", format!("the links cannot be read: {error}")),
+        }
+    }
+}
+
+/// Documents that were read, by their hashes: many runs have the same one.
+#[derive(Debug, Default)]
+struct Documents(BTreeMap<Digest, Option<Definition>>);
+
+impl Documents {
+    /// How many are kept at once.
+    const MOST: usize = 256;
+
+    /// The document of a run; nothing when it is not stored as it was, and nothing in it when it cannot be read.
+    fn of(&mut self, db: &Db, whole: &Whole) -> Stored<Option<Option<&Definition>>> {
+        let (namespace, started) = (&whole.key.namespace, &whole.head.started);
+        let (workflow, version, hash) = (&started.workflow_id, started.workflow_version, started.definition_hash);
+        let Some(text) = check::definition(db, namespace, workflow, version, hash)? else { return Ok(None) };
+        if self.0.len() >= Documents::MOST && !self.0.contains_key(&hash) {
+            self.0.clear();
+        }
+        let parsed = self.0.entry(hash).or_insert_with(|| Some(Definition::parse(&text).ok()?.definition));
+        Ok(Some(parsed.as_ref()))
+    }
+}
+
 /// Examines one run with everything that belongs to it.
-pub fn examine_run(db: &Db, no: RunNo, report: &mut Report) -> Stored {
+fn examine_run(db: &Db, no: RunNo, documents: &mut Documents, report: &mut Report) -> Stored {
     let whole = match check::whole(db, no) {
         Ok(Some(whole)) => whole,
         // It was archived meanwhile.
@@ -131,8 +205,23 @@ pub fn examine_run(db: &Db, no: RunNo, report: &mut Report) -> Stored {
     for Violation { rule, what } in broken_log(&whole.log) {
         report.add(Some(&whole.key), rule, what);
     }
-    for Violation { rule, what } in broken(&run, whole.wake_at, check::serving_since(db)?) {
+    let served = check::served(db)?;
+    let of_rows = broken(&run, whole.wake_at, served.since).into_iter().chain(overdue(&run, whole.wake_at, served));
+    for Violation { rule, what } in of_rows {
         report.add(Some(&whole.key), rule, what);
+    }
+    match documents.of(db, &whole)? {
+        Some(document) => {
+            for Violation { rule, what } in
+                document.map(|document| too_many_attempts(&run, document)).into_iter().flatten()
+            {
+                report.add(Some(&whole.key), rule, what);
+            }
+        }
+        None => {
+            let (workflow, version) = (&whole.head.started.workflow_id, whole.head.started.workflow_version);
+            report.add(Some(&whole.key), "I12", format!("version {version} of {workflow} is not stored as it was"));
+        }
     }
     compare_rows(db, &whole, &run, report)?;
     check_payloads(db, &whole, report)?;
@@ -305,14 +394,14 @@ fn collect_refs(value: &Value, refs: &mut BTreeMap<String, Said>) {
     }
 }
 
-/// I12, I39, I42, I45: what it was started with and made from exists, parents and children agree about each other, and
+/// I39, I42, I45: what it was made from exists, parents and children agree about each other, and
 /// whoever waits for a connection hears of its reconnect.
 fn check_others(db: &Db, whole: &Whole, run: &Working, report: &mut Report) -> Stored {
     let key = Some(&whole.key);
     let started = &whole.head.started;
-    let (workflow, version) = (&started.workflow_id, started.workflow_version);
-    if !check::has_definition(db, &whole.key.namespace, workflow, version, started.definition_hash)? {
-        report.add(key, "I12", format!("version {version} of {workflow} is not stored as it was"));
+    let children = others::children_of(db, &whole.key)?;
+    for Violation { rule, what } in disowned(started.depth, &whole.log, &children) {
+        report.add(key, rule, what);
     }
     for step in run.open() {
         let Some(Wait::Child { run_id }) = step.block.as_ref().map(|block| &block.wait) else { continue };

@@ -235,7 +235,8 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         let state = situation.state();
-        let entered = Entered { state, started: None, carries: situation.carries(), failure: None, parent: None };
+        let carries = situation.carries();
+        let entered = Entered { state, started: None, named: None, carries, failure: None, parent: None };
         self.tell(Fact::Entered(entered))
     }
 
@@ -310,6 +311,7 @@ impl<'a> Draft<'a> {
         self.tell(Fact::Entered(Entered {
             state,
             started: None,
+            named: None,
             carries: None,
             failure: failure.map(Box::new),
             parent,

@@ -10,7 +10,7 @@ use super::step::{
 };
 use super::{Because, Cancel, Hold, Parent, Started, Warning};
 use crate::contract::{Cause, Evidence, Failure, Layer, RunState, StepState};
-use crate::ids::{Digest, Epoch, Path, RunId, WorkerId, WorkflowId};
+use crate::ids::{Digest, Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
 use crate::time::{Span, Timestamp};
 
 /// The version of the facts below. A change of shape raises it and adds an upcast to [`Record::event`].
@@ -293,6 +293,9 @@ pub struct Entered {
     pub state: RunState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Box<Started>>,
+    /// With its start: which run this is, so that its row can be made again from nothing but the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<Box<Named>>,
     /// What the state must carry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carries: Option<Carries>,
@@ -301,6 +304,13 @@ pub struct Entered {
     /// To whom the end is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+}
+
+/// How a run is found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    pub namespace: Namespace,
+    pub run_id: RunId,
 }
 
 /// The facts without which a state may not be entered (`RunState::requires`).

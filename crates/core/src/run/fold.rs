@@ -76,6 +76,10 @@ fn enter(head: &mut Head, entered: &Entered, event: &Event) -> Result<(), Refuse
         head.plan = vec![Brief { state: StepState::Pending, visit: 1, tolerated: false }; started.steps];
         head.attempt = 1;
     }
+    if let Some(named) = &entered.named {
+        head.namespace.clone_from(&named.namespace);
+        head.run_id.clone_from(&named.run_id);
+    }
     let again = matches!(from, Some(RunState::RetryScheduled | RunState::Stalled | RunState::WaitingOnOperator));
     if again && entered.state == RunState::Queued {
         head.attempt += 1;

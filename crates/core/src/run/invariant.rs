@@ -3,15 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::decide::coded::BODY;
+use super::decide::coded::{BODY, spec_of};
 use super::event::{Fact, Record};
 use super::fold::row_of;
 use super::lifecycle::{project, wake_at};
-use super::step::{Step, TaskKind, Wait};
-use super::{Finally, Phase, Working};
+use super::step::{ApprovalWait, Decision, Step, TaskKind, Wait};
+use super::{Finally, Phase, Working, limits};
 use crate::contract::{ReasonType, RunState, StepState, lookup};
-use crate::ids::{Digest, Epoch, Path};
-use crate::time::Timestamp;
+use crate::definition::Definition;
+use crate::ids::{Digest, Epoch, Path, RunId};
+use crate::time::{Span, Timestamp};
+
+/// What is due is handled within this, by an engine that serves; so long, too, a run is left that could not be handled.
+pub const MAX_LAG: Span = Span::from_secs(60);
+/// How far apart the sweeps are that find a lost lease.
+const SWEEP: Span = Span::from_secs(1);
 
 /// A rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +102,83 @@ fn due(run: &Working, woken_at: Option<Timestamp>, serving_since: Timestamp, fou
     };
     if late {
         found.push(violated("I34", format!("wakes at {woken_at:?} and something is due at {earliest:?}")));
+    }
+}
+
+/// When an engine served without a gap: from when, and the last time that it said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    pub since: Timestamp,
+    pub until: Timestamp,
+}
+
+/// I15, I34: what is due was handled while an engine served. One that was down has handled nothing, and is not at fault.
+pub fn overdue(run: &Working, woken_at: Option<Timestamp>, served: Served) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if run.is_terminal() {
+        return found;
+    }
+    if let Some(at) = woken_at.filter(|at| (*at).max(served.since) + MAX_LAG < served.until) {
+        found.push(violated("I34", format!("was due at {at}, an engine served until {}", served.until)));
+    }
+    for step in run.open() {
+        let (Some(lease), Some(expires_at)) = (step.lease(), step.lease_expires_at(served.since)) else { continue };
+        if expires_at.max(served.since) + lease.window + SWEEP + SWEEP < served.until {
+            let until = served.until;
+            found.push(violated(
+                "I15",
+                format!("the lease of {} was over at {expires_at}, an engine served until {until}", step.path),
+            ));
+        }
+    }
+    found
+}
+
+/// I8: no step has had more attempts than its document and the operators allow.
+pub fn too_many_attempts(run: &Working, definition: &Definition) -> Vec<Violation> {
+    let of = |step: &Step| {
+        let declared = step.place.index.and_then(|index| definition.steps().get(index)).map(|def| def.retry);
+        let most = declared.unwrap_or_else(|| spec_of(definition, step).retry).max_attempts + step.granted;
+        let (path, attempt) = (&step.path, step.attempt);
+        (attempt > most).then(|| violated("I8", format!("{path} is at attempt {attempt}, {most} are allowed")))
+    };
+    run.steps.values().flatten().filter_map(|step| of(step)).collect()
+}
+
+/// What a run that was started by another says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descent {
+    pub run_id: RunId,
+    /// The step that is said to have started it.
+    pub step_id: Path,
+    pub depth: u32,
+}
+
+/// I39: whoever says that a run started it stands in the log of that run, one level below.
+pub fn disowned<'a>(
+    depth: u32,
+    log: impl IntoIterator<Item = &'a Record>,
+    said: impl IntoIterator<Item = &'a Descent>,
+) -> Vec<Violation> {
+    let started: BTreeSet<(Path, RunId)> = log.into_iter().filter_map(child_started).collect();
+    let mut found = Vec::new();
+    for child in said {
+        let Descent { run_id, step_id, depth: below } = child;
+        if !started.contains(&(step_id.clone(), run_id.clone())) {
+            found.push(violated("I39", format!("{step_id} did not start {run_id}, which says so")));
+        }
+        if *below != depth + 1 || *below > limits::DEPTH {
+            found.push(violated("I39", format!("{run_id} is at depth {below}, its parent at {depth}")));
+        }
+    }
+    found
+}
+
+fn child_started(record: &Record) -> Option<(Path, RunId)> {
+    let path = record.step_id.as_ref().filter(|_| record.kind == "child.started")?;
+    match record.event().ok()?.fact {
+        Fact::ChildStarted { child, .. } => Some((row_of(path), child.run_id)),
+        _ => None,
     }
 }
 
@@ -268,6 +351,9 @@ pub struct LogReader {
     taken_away: BTreeMap<Path, Timestamp>,
     /// Rows that are executed under the lease of a body.
     coded: BTreeSet<Path>,
+    requester: String,
+    /// Open approvals, and who has decided.
+    approvals: BTreeMap<Path, (ApprovalWait, BTreeSet<String>)>,
 }
 
 impl LogReader {
@@ -277,7 +363,10 @@ impl LogReader {
         self.chain(record, &mut found);
         self.states(record, &mut found);
         match record.event() {
-            Ok(event) => self.facts(&event.fact, record, &mut found),
+            Ok(event) => {
+                told_states(&event.fact, record, &mut found);
+                self.facts(&event.fact, record, &mut found);
+            }
             Err(unreadable) => found.push(violated("I7", unreadable.to_string())),
         }
         found
@@ -318,8 +407,14 @@ impl LogReader {
     }
 
     fn facts(&mut self, fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
+        if let Fact::Entered(entered) = fact
+            && let Some(started) = &entered.started
+        {
+            self.requester.clone_from(&started.requester);
+        }
         let Some(path) = &record.step_id else { return };
         let row = row_of(path);
+        self.approvals(&row, fact, record, found);
         if let Fact::TaskFailed { until: Some(until), .. } | Fact::TaskCanceled { until: Some(until), .. } = fact {
             let known = self.taken_away.entry(row.clone()).or_insert(*until);
             *known = (*known).max(*until);
@@ -382,6 +477,43 @@ impl LogReader {
         }
     }
 
+    /// I44: who decides was asked, may, and has not decided before. Whether somebody is in a group stands in no log.
+    fn approvals(&mut self, row: &Path, fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
+        match fact {
+            Fact::StepBlocked { block, .. } => match &block.wait {
+                Wait::Approval(wait) => {
+                    let decided = self.approvals.remove(row).map(|(_, decided)| decided).unwrap_or_default();
+                    self.approvals.insert(row.clone(), ((**wait).clone(), decided));
+                }
+                _ => drop(self.approvals.remove(row)),
+            },
+            Fact::ApprovalEscalated { approvers, .. } => {
+                if let Some((wait, _)) = self.approvals.get_mut(row) {
+                    wait.approvers.clone_from(approvers);
+                }
+            }
+            Fact::ApprovalGiven(decision) | Fact::ApprovalRejected(decision) => {
+                let asked = self.approvals.get_mut(row);
+                let broken = asked.map_or_else(
+                    || Some("nobody was asked".to_owned()),
+                    |(wait, decided)| undecidable(wait, decided, decision, &self.requester),
+                );
+                found.extend(broken.map(|why| {
+                    let by = &decision.by;
+                    violated("I44", format!("event {}: {by} decided about {row}, and {why}", record.seq))
+                }));
+            }
+            Fact::TaskIssued { .. }
+            | Fact::StepReset { .. }
+            | Fact::StepCompleted { .. }
+            | Fact::StepFailed { .. }
+            | Fact::StepSkipped { .. }
+            | Fact::StepCaseHandled { .. }
+            | Fact::StepCanceled { .. } => drop(self.approvals.remove(row)),
+            _ => {}
+        }
+    }
+
     /// C6 (section 6 of the contract): nobody looks for an effect before the lease of whoever may still cause it is over.
     fn looks_too_early(&self, row: &Path, record: &Record, found: &mut Vec<Violation>) {
         let own = self.taken_away.get(row);
@@ -401,4 +533,34 @@ impl LogReader {
             found.push(violated("I14", format!("{} by lease {epoch:?}, {held:?} holds {row}", record.kind)));
         }
     }
+}
+
+/// I3: the states beside an event are those of its fact. The hash covers the fact, and not the state that it leads to.
+fn told_states(fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
+    let said = match fact {
+        Fact::Entered(entered) => Some(entered.state),
+        _ => None,
+    };
+    if record.to_state != said || (said.is_none() && record.from_state.is_some()) {
+        let (from, to) = (record.from_state, record.to_state);
+        found.push(violated("I3", format!("event {} says {from:?} to {to:?}, its fact {said:?}", record.seq)));
+    }
+}
+
+/// Why somebody cannot have decided, if that can be told.
+fn undecidable(
+    wait: &ApprovalWait,
+    decided: &mut BTreeSet<String>,
+    decision: &Decision,
+    requester: &str,
+) -> Option<String> {
+    let by = &decision.by;
+    let told = !wait.approvers.iter().any(|approver| approver.starts_with("role:"));
+    if told && !wait.approvers.is_empty() && !wait.approvers.contains(by) {
+        return Some(format!("{} may", wait.approvers.join(" or ")));
+    }
+    if wait.not_requester && by == requester {
+        return Some("started the run".into());
+    }
+    (!decided.insert(by.clone())).then(|| "had decided before".into())
 }

@@ -100,6 +100,8 @@ impl<'d> Explorer<'d> {
         let whole = self.memory.whole();
         let broken = invariant::broken(&whole, self.memory.wake_at, self.around.serving_since);
         assert!(broken.is_empty(), "{broken:?}\n{}", self.story());
+        let attempts = invariant::too_many_attempts(&whole, self.definition);
+        assert!(attempts.is_empty(), "{attempts:?}\n{}", self.story());
     }
 
     /// What must hold of the log, and that it makes the run again.

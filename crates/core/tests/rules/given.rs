@@ -200,6 +200,8 @@ impl Given {
         self.kinds = self.memory.log[log..].iter().map(|record| record.kind.clone()).collect();
         let broken = invariant::broken(&self.memory.whole(), self.memory.wake_at, self.around.serving_since);
         assert!(broken.is_empty(), "{broken:?}\n{}", self.story());
+        let attempts = invariant::too_many_attempts(&self.memory.whole(), &self.definition);
+        assert!(attempts.is_empty(), "{attempts:?}\n{}", self.story());
         self
     }
 

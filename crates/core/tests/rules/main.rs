@@ -6,6 +6,7 @@ mod children;
 mod coded;
 mod flow;
 mod given;
+mod invariants;
 mod leases;
 mod recovery;
 mod reruns;

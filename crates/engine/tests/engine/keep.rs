@@ -97,6 +97,7 @@ async fn the_doctor_finds_what_was_tampered_with() {
     let tampers = [
         ("I1", "update runs set head = replace(head, '\"attempt\":1', '\"attempt\":2') where run_no = 2"),
         ("I1", "update runs set state = 'running' where run_no = 3"),
+        ("I1", "update runs set run_id = 'run_other' where run_no = 3"),
         ("I1", "update steps set row = json_set(row, '$.granted', 7) where path = 'nap'"),
         ("I1", "delete from steps where path = 'nap'"),
         ("I1", "update steps set state = 'failed' where path = 'nap'"),
@@ -164,11 +165,24 @@ async fn rebuilt_rows_are_byte_for_byte_the_same() {
     let directory = Directory::new("rebuild");
     let engine = directory.engine();
     populate(&engine).await;
+    // One that has just begun: nothing has been due in it before what is due next.
+    let begun = engine.start("mixed", json!({ "items": [] })).await.expect("a run").run_id;
     engine.shutdown().await;
     drop(engine);
     let before = dump(&directory);
     let files = Files::lock(directory.path()).expect("the lock");
-    assert!(rebuild::rebuild(&files).expect("rebuilt") >= 12);
+    let all = rebuild::rebuild(&files).expect("rebuilt");
+    assert!(all >= 12);
+    drop(files);
+    assert_eq!(before, dump(&directory));
+    // Also runs whose row was lost, or has the name of another.
+    let lost = format!(
+        "delete from runs where ended_at is not null or run_id = '{begun}'; delete from run_starts where run_no % 2 = 0;
+         delete from run_labels; update runs set run_id = 'run_other', namespace = 'other' where run_no = 1;"
+    );
+    Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(&lost)).expect("lost");
+    let files = Files::lock(directory.path()).expect("the lock");
+    assert_eq!(rebuild::rebuild(&files).expect("rebuilt"), all);
     drop(files);
     assert_eq!(before, dump(&directory));
     // Also when the rows were lost or wrong.
@@ -423,9 +437,11 @@ async fn a_newer_schema_is_refused() {
 const BEFORE_003: &str = "
     insert into run_events (run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
                             attempt, payload, evidence, hash)
-    select run_no, seq, v, at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
+    select run_no, seq, v, new_events.at, actor_type, actor_id, cause, layer, kind, from_state, to_state, step_id,
            attempt, payload, nullif(evidence, '[]'), unhex(hashes.hash)
-    from   new_events join hashes using (run_no, seq);
+    from   new_events join hashes using (run_no, seq)
+           join (select run_no, seq as entry, entry_no from run_log) using (run_no, entry)
+    order  by entry_no, seq;
     drop view new_events;
     drop table run_log;
     update runs set head = json_set(head, '$.run_id', run_id, '$.namespace', namespace, '$.seq', seq, '$.state', state,

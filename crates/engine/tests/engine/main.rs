@@ -1,6 +1,7 @@
 //! The engine as a program uses it, on real files.
 
 mod archive;
+mod doctor;
 #[path = "../../../../examples/embedded.rs"]
 mod embedded;
 mod feed;

@@ -155,7 +155,8 @@ fn a_written_event_is_valid() {
     let mut schema = json_schema();
     schema["$ref"] = "#/$defs/event".into();
     let schema = Schema::compile(&schema).expect("the schema compiles");
-    let entered = Entered { state: RunState::Queued, started: None, carries: None, failure: None, parent: None };
+    let state = RunState::Queued;
+    let entered = Entered { state, started: None, named: None, carries: None, failure: None, parent: None };
     for fact in [Fact::Entered(entered), Fact::WorkflowStarted, Fact::StepOverdue] {
         let event = Event {
             seq: 1,

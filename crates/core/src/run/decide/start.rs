@@ -4,7 +4,7 @@ use crate::contract::RunState;
 use crate::ids::{Path, PayloadName};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply, Start};
-use crate::run::event::{Carries, Entered, Fact};
+use crate::run::event::{Carries, Entered, Fact, Named};
 use crate::run::rerun::{Carried, CarriedEffect};
 use crate::run::step::{NamedEffect, Place, Receipt, Role};
 use crate::run::{Hold, OneStep, Started, limits};
@@ -28,9 +28,11 @@ impl Draft<'_> {
             Some(hold) => Some(Carries::Hold(hold.clone())),
             None => start_at.map(|at| Carries::StartAt { at }),
         };
+        let (namespace, run_id) = (self.run.head.namespace.clone(), self.run.head.run_id.clone());
         self.tell(Fact::Entered(Entered {
             state,
             started: Some(Box::new(started)),
+            named: Some(Box::new(Named { namespace, run_id })),
             carries,
             failure: None,
             parent: None,

@@ -1,5 +1,8 @@
 //! What a checker reads: a run with everything that the store has of it, and rows that belong to nothing.
 
+pub mod commits;
+pub mod others;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -7,6 +10,7 @@ use abide_core::ids::{Digest, Namespace, PayloadName, RunId, WorkflowId};
 use abide_core::run::Head;
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
+use abide_core::run::invariant::Served;
 use abide_core::run::step::{Connection, Step};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, params};
@@ -70,13 +74,15 @@ pub fn run_numbers(db: &Db, after: RunNo, limit: usize) -> Stored<Vec<RunNo>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Since when an engine has served without a gap: no lease is over before a full window after it.
-pub fn serving_since(db: &Db) -> Stored<Timestamp> {
-    let since = db.prepare_cached("select since from serving")?.query_row([], |row| row.get(0)).optional()?;
-    Ok(since.map_or(Timestamp::default(), Timestamp::from_micros))
+/// When an engine served without a gap: no lease is over before a full window after its beginning.
+pub fn served(db: &Db) -> Stored<Served> {
+    let text = "select since, last_at from serving";
+    let row = db.prepare_cached(text)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let (since, until) = row.unwrap_or_default();
+    Ok(Served { since: Timestamp::from_micros(since), until: Timestamp::from_micros(until) })
 }
 
-/// How a run is named; it stands in no log.
+/// How a run is named.
 pub fn identity(db: &Db, no: RunNo) -> Stored<RunKey> {
     let text = "select namespace, run_id from runs where run_no = ?1";
     let (namespace, run_id): (String, String) =
@@ -216,16 +222,16 @@ pub fn documents(db: &Db, after: &(String, String, u32), limit: usize) -> Stored
     Ok(found)
 }
 
-/// Whether a version of a workflow is stored with this hash.
-pub fn has_definition(
+/// The document of a version of a workflow, if it is stored with this hash.
+pub fn definition(
     db: &Db,
     namespace: &Namespace,
     workflow: &WorkflowId,
     version: u32,
     hash: Digest,
-) -> Stored<bool> {
+) -> Stored<Option<String>> {
     let stored = load::definition(db, namespace, workflow, Some(version))?;
-    Ok(stored.is_some_and(|stored| stored.hash == hash))
+    Ok(stored.filter(|stored| stored.hash == hash).map(|stored| stored.document))
 }
 
 /// How a run that others speak of stands: open, ended (also in the archive), or not there.
@@ -257,50 +263,59 @@ pub fn messages_for(db: &Db, key: &RunKey) -> Stored<Vec<Message>> {
     waiting.map(|n| load::message(db, n?)).collect()
 }
 
-/// Questions to the store as a whole: rows that belong to no run, runs that are in two places. Each counts what should not
-/// be there.
-pub const OF_ALL: &[(&str, &str)] = &[
+/// Questions to the store as a whole: rows that belong to no run, runs that are in two places. Each says which
+/// invariant it asks for, and counts what should not be there.
+pub const OF_ALL: &[(&str, &str, &str)] = &[
     (
+        "I1",
         "events of no run",
         "select count(*) from (select distinct run_no from run_log) where run_no not in (select run_no from runs)",
     ),
     (
+        "I1",
         "steps of no run",
         "select count(*) from (select distinct run_no from steps) where run_no not in (select run_no from runs)",
     ),
     (
+        "I1",
         "payloads of no run",
         "select count(*) from (select distinct run_no from payloads) where run_no not in (select run_no from runs)",
     ),
     (
+        "I1",
         "ready tasks that nobody can claim",
         "
         select count(*) from ready_tasks left join steps using (run_no, path)
         where  row is null or row ->> '$.task.id' is null or row ->> '$.task.lease.epoch' is not null",
     ),
     (
+        "I1",
         "ready tasks that name another run",
         "
         select count(*) from ready_tasks join runs using (run_no)
         where  ready_tasks.run_id <> runs.run_id or ready_tasks.namespace <> runs.namespace",
     ),
     (
+        "I1",
         "tasks that are ready twice",
         "select count(*) from (select 1 from ready_tasks group by run_no, path having count(*) > 1)",
     ),
     (
+        "I1",
         "waits for a connection that nothing waits for",
         "
         select count(*) from connection_waits left join steps using (run_no, path)
         where  row is null or row ->> '$.block.wait.on' is not 'auth'",
     ),
     (
+        "I1",
         "labels that no start says",
         "
         select count(*) from run_labels left join run_starts using (run_no)
         where  value is not (select said.value from json_each(started, '$.labels') as said where said.key = name)",
     ),
     (
+        "I1",
         "idempotency keys of no run",
         "
         select count(*) from idempotency_keys as kept
@@ -310,23 +325,35 @@ pub const OF_ALL: &[(&str, &str)] = &[
                                where run_id = kept.answer ->> '$.run_id' and namespace = kept.namespace)",
     ),
     (
+        "I1",
         "guards of the log that are missing",
         "
         select 2 - count(*) from sqlite_master
         where  type = 'trigger' and name in ('run_log_never_changes', 'run_log_stays')",
     ),
-    ("late answers of no run", "select count(*) from late_answers where run_no not in (select run_no from runs)"),
-    ("approvals of no run", "select count(*) from approvals where run_no not in (select run_no from runs)"),
-    ("callbacks of no run", "select count(*) from callbacks where run_no not in (select run_no from runs)"),
-    ("starts of no run", "select count(*) from run_starts where run_no not in (select run_no from runs)"),
-    ("runs without a start", "select count(*) from runs where run_no not in (select run_no from run_starts)"),
-    ("runs both here and in the archive", "select count(*) from runs join archived_runs using (run_id, namespace)"),
-    ("runs that are being archived", "select count(*) from archiving"),
+    ("I1", "late answers of no run", "select count(*) from late_answers where run_no not in (select run_no from runs)"),
+    ("I1", "approvals of no run", "select count(*) from approvals where run_no not in (select run_no from runs)"),
+    ("I1", "callbacks of no run", "select count(*) from callbacks where run_no not in (select run_no from runs)"),
+    ("I1", "starts of no run", "select count(*) from run_starts where run_no not in (select run_no from runs)"),
+    ("I1", "runs without a start", "select count(*) from runs where run_no not in (select run_no from run_starts)"),
+    ("I1", "runs both here and in the archive", "select count(*) from runs join archived_runs using (run_id, namespace)"),
+    ("I1", "runs that are being archived", "select count(*) from archiving"),
     (
-        "batches that go back in time or leave a gap",
+        "I47",
+        "commits that leave a gap",
         "
         select count(*) from (select batch - lag(batch) over w as step from batches window w as (order by batch))
         where  step <> 1",
+    ),
+    (
+        "I46",
+        "commits that go back in time",
+        "select count(*) from (select at - lag(at) over (order by batch) as step from batches) where step < 0",
+    ),
+    (
+        "I47",
+        "rows of the log, and no commit",
+        "select count(*) from run_log where not exists (select 1 from batches)",
     ),
 ];
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use abide_core::run::event::Fact;
 use abide_core::run::step::{Live, Step};
 use abide_core::run::{Working, replay, wake_at};
 use abide_core::time::Timestamp;
@@ -26,6 +27,7 @@ pub fn rebuild(files: &Files) -> Stored<u64> {
     ] {
         tx.execute(text, [])?;
     }
+    name_the_lost(&tx)?;
     let (mut after, mut rebuilt) = (0, 0);
     loop {
         let numbers = check::run_numbers(&tx, after, 64)?;
@@ -40,11 +42,31 @@ pub fn rebuild(files: &Files) -> Stored<u64> {
     Ok(rebuilt)
 }
 
+/// Runs whose row is gone get one with their name, which their first event says. Logs that were begun by earlier builds do
+/// not say it; nothing can be made of those.
+fn name_the_lost(db: &Db) -> Stored {
+    let text = "select distinct run_no from run_log where run_no not in (select run_no from runs)";
+    let mut statement = db.prepare(text)?;
+    let lost: Vec<RunNo> = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for no in lost {
+        let Some(first) = super::log::events(db, no, 0, 1)?.pop() else { continue };
+        let Fact::Entered(entered) = first.event().map_err(corrupt)?.fact else { continue };
+        let Some(named) = entered.named else { continue };
+        let text = "
+            insert into runs (run_no, namespace, run_id, workflow_id, workflow_version, bucket, state, seq, created_at,
+                              updated_at, head)
+            values (?1, ?2, ?3, '', 0, '', '', 0, 0, 0, '')";
+        db.prepare_cached(text)?.execute(params![no, named.namespace.as_str(), named.run_id.as_str()])?;
+    }
+    Ok(())
+}
+
 fn rebuild_run(db: &Db, no: RunNo) -> Stored {
-    let identity = check::identity(db, no)?;
+    let stored = check::identity(db, no)?;
     let log = super::log::events(db, no, 0, usize::MAX)?;
-    let unborn = Working::unborn(identity.run_id.clone(), identity.namespace.clone());
-    let mut run = replay(unborn, &log).map_err(|error| corrupt(format!("{}: {error}", identity.run_id)))?;
+    let unborn = Working::unborn(stored.run_id.clone(), stored.namespace);
+    let mut run = replay(unborn, &log).map_err(|error| corrupt(format!("{}: {error}", stored.run_id)))?;
+    let identity = RunKey { namespace: run.head.namespace.clone(), run_id: run.head.run_id.clone() };
     let lives = lives(db, no)?;
     for step in run.steps.values_mut().flatten() {
         let known = lives.get(step.path.as_str()).filter(|_| step.is_leased()).cloned().flatten();
@@ -58,7 +80,7 @@ fn rebuild_run(db: &Db, no: RunNo) -> Stored {
         restore_last_heartbeat(db, no, step, &lives)?;
         restore_release(db, no, &identity, step)?;
     }
-    write_head(db, no, &mut run)?;
+    write_head(db, no, &identity, &mut run)?;
     for (name, value) in &run.head.started.labels {
         let text = "insert into run_labels (namespace, name, value, run_no) values (?1, ?2, ?3, ?4)";
         db.prepare_cached(text)?.execute(params![identity.namespace.as_str(), name, value, no])?;
@@ -66,7 +88,7 @@ fn rebuild_run(db: &Db, no: RunNo) -> Stored {
     Ok(())
 }
 
-fn write_head(db: &Db, no: RunNo, run: &mut Working) -> Stored {
+fn write_head(db: &Db, no: RunNo, identity: &RunKey, run: &mut Working) -> Stored {
     let shown = rows::shown(run);
     let wakes = wake_at(run, Timestamp::default()).map(Timestamp::micros);
     let stored = "select wake_at from runs where run_no = ?1";
@@ -81,7 +103,8 @@ fn write_head(db: &Db, no: RunNo, run: &mut Working) -> Stored {
         update runs
         set    state = ?2, bucket = ?3, seq = ?4, step_id = ?5, reason = ?6, failure_kind = ?7, updated_at = ?8,
                ended_at = ?9, pinned = ?10, head = ?11, wake_at = ?12, workflow_id = ?13, workflow_version = ?14,
-               owner_id = ?15, data_region = ?16, parent_run = ?17, origin_run = ?18, unique_value = ?19, created_at = ?20
+               owner_id = ?15, data_region = ?16, parent_run = ?17, origin_run = ?18, unique_value = ?19, created_at = ?20,
+               namespace = ?21, run_id = ?22
         where  run_no = ?1";
     db.prepare_cached(text)?.execute(params![
         no,
@@ -104,6 +127,8 @@ fn write_head(db: &Db, no: RunNo, run: &mut Working) -> Stored {
         started.origin.as_ref().and_then(|origin| origin.run_id.as_ref()).map(|run| run.as_str()),
         started.unique,
         started.created_at.micros(),
+        identity.namespace.as_str(),
+        identity.run_id.as_str(),
     ])?;
     let text = "
         insert into run_starts (run_no, started) values (?1, ?2) on conflict do update set started = excluded.started";
