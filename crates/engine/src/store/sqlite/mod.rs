@@ -184,8 +184,11 @@ impl Store for Sqlite {
     }
 
     fn last_numbers(&mut self) -> Stored<(i64, RunNo)> {
-        let text = "select coalesce((select max(batch) from batches), 0),
-                           max(coalesce((select max(run_no) from runs), 0), coalesce((select max(run_no) from archived_runs), 0))";
+        // The log also knows runs whose row was lost: their numbers are not given again.
+        let text = "
+            select coalesce((select max(batch) from batches), 0),
+                   max(coalesce((select max(run_no) from runs), 0), coalesce((select max(run_no) from archived_runs), 0),
+                       coalesce((select max(run_no) from run_log), 0))";
         Ok(self.db.query_row(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?)
     }
 
