@@ -507,7 +507,7 @@ impl<S: Store> Lane<S> {
         self.deliver_releases(batch)?;
         self.wake_due(batch)?;
         self.deliver_messages(batch)?;
-        self.touch_serving(batch)?;
+        self.touch_serving(batch);
         let served = self.claim_all(batch)?;
         growing.served.extend(self.take_served(served));
         // Everybody who waits has been offered these.
@@ -761,16 +761,18 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Writes down once a second that the engine serves, and whom.
-    fn touch_serving(&mut self, batch: &mut Batch) -> Stored {
+    /// Writes down who has begun to listen, and once a second that the engine serves, and whom.
+    fn touch_serving(&mut self, batch: &mut Batch) {
+        let new = self.listeners.new_ones(batch.now);
+        batch.dirty |= !new.is_empty();
+        batch.writes.heard.extend(new);
         if batch.now.since(self.served_at) < SERVING_EVERY {
-            return Ok(());
+            return;
         }
         batch.writes.heard.extend(self.listeners.to_write(batch.now));
         batch.writes.served = Some((self.serving_since, batch.now));
         self.served_at = batch.now;
         batch.dirty = true;
-        Ok(())
     }
 
     fn around_of(&mut self, namespace: &Namespace) -> &mut Around {
