@@ -14,7 +14,9 @@ use crate::ids::{Digest, Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
 use crate::time::{Span, Timestamp};
 
 /// The version of the facts below. A change of shape raises it and adds an upcast to [`Record::event`].
-pub const VERSION: u16 = 1;
+///
+/// 1: the hash left out the state that an event leads to, and when and where its evidence is from. 2: it covers all.
+pub const VERSION: u16 = 2;
 
 /// One thing that happened to a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -453,9 +455,17 @@ impl Record {
         field(self.from_state.map_or("", RunState::as_str).as_bytes());
         field(self.step_id.as_ref().map_or("", Path::as_str).as_bytes());
         field(&self.attempt.unwrap_or(0).to_le_bytes());
+        let whole = self.v > 1;
+        if whole {
+            field(self.to_state.map_or("", RunState::as_str).as_bytes());
+        }
         for evidence in &self.evidence {
             field(evidence.kind.as_str().as_bytes());
             field(evidence.reference.as_bytes());
+            if whole {
+                field(&evidence.at.map_or(0, Timestamp::micros).to_le_bytes());
+                field(evidence.step_id.as_ref().map_or("", Path::as_str).as_bytes());
+            }
         }
         // The payload's own digest, not its bytes: a payload that must be erased leaves a chain that can be checked.
         field(&Digest::of(self.payload.get().as_bytes()).0);
@@ -464,7 +474,7 @@ impl Record {
 
     /// Reads it back. Nothing that a store can hold makes this panic.
     pub fn event(&self) -> Result<Event, Unreadable> {
-        if self.v != VERSION {
+        if !(1..=VERSION).contains(&self.v) {
             return Err(Unreadable::Version { seq: self.seq, found: self.v });
         }
         let unreadable = |why: String| Unreadable::Payload { seq: self.seq, kind: self.kind.clone(), why };

@@ -1,12 +1,12 @@
 //! What the checker says of logs and rows that the rules would not have written.
 
-use abide_core::contract::RunState;
+use abide_core::contract::{Evidence, EvidenceKind, RunState};
 use abide_core::ids::{Digest, Path, RunId};
 use abide_core::run::event::Record;
 use abide_core::run::invariant::{self, Descent, MAX_LAG, Served, Violation};
 use abide_core::run::limits;
 use abide_core::run::step::Step;
-use abide_core::time::Span;
+use abide_core::time::{Span, Timestamp};
 use serde_json::value::RawValue;
 
 use crate::given::*;
@@ -169,4 +169,39 @@ fn older(log: &[Record]) -> Vec<Record> {
     assert!(payload.as_object_mut().expect("an object").remove("named").is_some());
     log[0].payload = RawValue::from_string(payload.to_string()).expect("json");
     chained(log)
+}
+
+/// A fold of the log would show it too, but not to somebody who makes the rows again first.
+#[test]
+fn a_hash_covers_everything_that_is_stored_of_an_event() {
+    let seen = Evidence {
+        kind: EvidenceKind::ALL[0],
+        reference: "trace".into(),
+        step_id: Some("a".into()),
+        at: Some(Timestamp::from_micros(7)),
+    };
+    let log = done().memory.log;
+    let entered = log.iter().find(|record| record.from_state.is_some()).expect("a state");
+    let whole = Record { evidence: vec![seen.clone()], ..entered.clone() };
+    let with = |evidence: Evidence| Record { evidence: vec![evidence], ..whole.clone() };
+    let changed = [
+        Record { seq: 99, ..whole.clone() },
+        Record { at: Timestamp::from_micros(8), ..whole.clone() },
+        Record { from_state: None, ..whole.clone() },
+        Record { to_state: None, ..whole.clone() },
+        Record { attempt: Some(9), ..whole.clone() },
+        Record { step_id: Some("b".into()), ..whole.clone() },
+        Record { evidence: Vec::new(), ..whole.clone() },
+        with(Evidence { reference: "another".into(), ..seen.clone() }),
+        with(Evidence { at: None, ..seen.clone() }),
+        with(Evidence { step_id: None, ..seen.clone() }),
+    ];
+    let hash = |record: &Record| record.chained_to(Digest::default());
+    for record in &changed {
+        assert_ne!(hash(record), hash(&whole), "{record:?}");
+    }
+    // What earlier builds wrote keeps the hash that they gave it.
+    let [older, other] = [&whole, &changed[8]].map(|record| Record { v: 1, ..record.clone() });
+    assert_eq!(hash(&older), hash(&other));
+    assert!(older.event().is_ok() && Record { v: 3, ..older.clone() }.event().is_err());
 }

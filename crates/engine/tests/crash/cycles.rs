@@ -32,11 +32,16 @@ struct Figures {
 /// done twice, no crash costs an attempt, and in the end everything drains.
 #[test]
 fn f1_f2_f3_f6_f7_f9_f10_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
-    let (cycles, seed) = (setting("ABIDE_CRASH_CYCLES", 240), setting("ABIDE_CRASH_SEED", 1));
+    let (cycles, seed) = (setting("ABIDE_CRASH_CYCLES", 200), setting("ABIDE_CRASH_SEED", 1));
     let directory = Directory::new("cycles");
     let (mut ledger, mut figures, mut dice) = (Ledger::default(), Figures::default(), Dice::new(seed));
     let watch = Stopwatch::start();
-    for cycle in 0..cycles {
+    // Some die before they serve, in a migration or while they open: more of them on a busy machine. Those do not count.
+    for cycle in 0.. {
+        if figures.opens >= cycles {
+            break;
+        }
+        assert!(cycle < 3 * cycles, "only {} of {cycle} came to serve", figures.opens);
         figures.cycles += 1;
         let armed = (cycle % 2 == 0).then(|| Point::ALL[(cycle / 2) as usize % Point::ALL.len()]);
         match armed {
@@ -76,7 +81,6 @@ fn f1_f2_f3_f6_f7_f9_f10_an_engine_that_is_killed_again_and_again_loses_nothing_
         for point in Point::ALL {
             assert!(figures.at_points.contains_key(point.name()), "nothing was killed at {}", point.name());
         }
-        assert!(figures.opens * 6 >= cycles * 5, "too few were killed while they served: {}", figures.opens);
         assert!(ledger.acknowledged > cycles * 10, "the load was too small to prove anything");
     }
 }
