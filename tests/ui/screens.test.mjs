@@ -39,6 +39,8 @@ test("a queue whose handler nobody offers is said in words, and a worker shows i
   const worker = page.locator(".worker", { hasText: "hands-1" });
   await worker.waitFor();
   await worker.locator(".lease").waitFor();
+  // The claim is told at once, progress is asked for now and then.
+  await worker.filter({ hasText: "3 of 9" }).waitFor();
   const said = await worker.innerText();
   for (const part of ["Alive", "heartbeat", "Listening", "Progressing", "3 of 9", "run_slow"]) assert.ok(said.includes(part), `${part}: ${said}`);
   await page.close();
@@ -118,6 +120,8 @@ test("what was never tried again has no rate of retries that helped", async () =
 test("a server that cannot be reached is said, and read again when it is back", async () => {
   const page = await held.browser.newPage();
   await page.route("**/v1/insights*", (route) => route.abort());
+  // A stream that opens meanwhile would read the screen again by itself, and take the button away.
+  await page.route("**/v1/stream*", (route) => route.abort());
   await visit(page, `${held.server.url}/insights`);
   await page.waitForSelector("text=The server cannot be reached");
   await page.unroute("**/v1/insights*");
