@@ -368,7 +368,7 @@ fn f44_readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
             .collect();
         let pad = format!("{{\"pad\":\"{}\"}}", "x".repeat(1_000_000));
         let mut largest = 0;
-        for _ in 0..400 {
+        for _ in 0..600 {
             let new = abide_engine::NewRun::of("wait", pad.clone(), abide_core::run::command::Actor::user("ben"));
             engine.start_run(new).await.expect("a run");
             let wal = directory.data().join("abide.db-wal");
@@ -379,7 +379,9 @@ fn f44_readers_without_a_gap_do_not_make_the_wal_grow_for_ever() {
         engine.shutdown().await;
         largest
     });
-    assert!(largest < 300 << 20, "the WAL grew to {largest} bytes");
+    // Readers are waited for at 256 MiB, and again every 64 MiB if a busy machine did not let them finish in time. All that
+    // was written is half as much again.
+    assert!(largest < 400 << 20, "the WAL grew to {largest} bytes");
 }
 
 /// F44: a reader that stays, as the backup of a large store does, costs no commit more than a moment, also when the WAL has
