@@ -236,7 +236,13 @@ facts! {
         attempt: Option<u32>,
     } = "step.reset" in Step,
     /// What a probe found, and what was concluded.
-    StepReconciled { verdict: String, why: String } = "step.reconciled" in Step,
+    StepReconciled {
+        verdict: String,
+        why: String,
+        /// Under which id the outside world knows what was found.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        external_id: Option<String>,
+    } = "step.reconciled" in Step,
     /// Its result is not needed any more; its worker is told to stop.
     StepUnneeded = "step.unneeded" in Step,
     StepJumped { to: usize, reset: Vec<usize>, skip: Vec<usize> } = "step.jumped" in Step,

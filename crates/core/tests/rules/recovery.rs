@@ -98,6 +98,33 @@ fn a_lost_external_step_is_probed_and_found() {
 }
 
 #[test]
+fn the_id_that_a_probe_found_is_a_receipt_and_the_undo_gets_it() {
+    let document = r#"
+workflow: w
+saga: true
+steps:
+  - { id: pay, task: t.pay, effect: external, reconcile: t.find, compensate: t.refund }
+  - { id: ship, task: t.ship }
+"#;
+    given(document)
+        .after([started(), claimed("pay"), lost_by_time(), claimed("pay.probe")])
+        .when(completed_with("pay.probe", r#"{"found":true,"external_id":"ch_7"}"#))
+        .then(["task.completed", "step.reconciled", "effect.received", "step.completed", "task.issued", "run.queued"])
+        .check(|run| {
+            let receipt = run.row("pay").receipt.clone().expect("a receipt");
+            assert_eq!(receipt.external_id.as_deref(), Some("ch_7"));
+            assert!(run.story().contains(r#""external_id":"ch_7"}"#), "{}", run.story());
+        })
+        .after([claimed("ship"), failed("ship", FailureClass::Fatal)])
+        .check(|run| {
+            let undo = run.row("pay").task.as_ref().expect("an undo").input.name.clone();
+            let input = &run.memory.payloads[&undo];
+            assert!(input.contains(r#""external_id":"ch_7""#), "{input}");
+        })
+        .log_holds();
+}
+
+#[test]
 fn the_probe_waits_for_the_old_lease_to_be_over() {
     given(EXTERNAL).after([started(), claimed("pay"), passed("20s")]).check(|run| {
         assert_eq!(run.row("pay").block.as_ref().and_then(|block| block.until), Some(BEGIN + Span::from_secs(30)));

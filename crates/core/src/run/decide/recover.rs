@@ -183,7 +183,7 @@ impl Draft<'_> {
         if let Some(late) = self.around.late.get(path) {
             let (output, at) = (late.output.clone(), late.at);
             let why = format!("its worker answered at {at}, after its lease was over");
-            self.tell_of(path, Fact::StepReconciled { verdict: "found".into(), why })?;
+            self.tell_of(path, Fact::StepReconciled { verdict: "found".into(), why, external_id: None })?;
             return self.complete_step(path, Some(output), ProofBy::Reconcile);
         }
         if def.reconcile.is_none() {
@@ -268,7 +268,9 @@ impl Draft<'_> {
         let verdict = Verdict::read(answer);
         let (name, why) = verdict.told();
         let probe = self.path_of_task(path, TaskKind::Reconcile)?;
-        self.tell_of(&probe, Fact::StepReconciled { verdict: name.into(), why })?;
+        let external_id = verdict.external_id().cloned();
+        self.tell_of(&probe, Fact::StepReconciled { verdict: name.into(), why, external_id })?;
+        self.keep_found_id(path, &verdict)?;
         let step = self.must_row(path)?;
         if step.state == StepState::Compensating {
             return self.undo_probed(path, verdict);
@@ -283,7 +285,7 @@ impl Draft<'_> {
             .unwrap_or_else(|| self.failure(path, FailureClass::OutcomeUnknown, "its outcome was not known", attempt));
         if self.should_stop(step) {
             return match verdict {
-                Verdict::Found { output } => self.complete_step(path, output, ProofBy::Reconcile),
+                Verdict::Found { output, .. } => self.complete_step(path, output, ProofBy::Reconcile),
                 Verdict::Absent | Verdict::Abort { .. } => {
                     self.end_unwanted(path, Failure { class: FailureClass::Transient, ..failure }, &def)
                 }
@@ -291,7 +293,7 @@ impl Draft<'_> {
             };
         }
         match verdict {
-            Verdict::Found { output } => self.complete_step(path, output, ProofBy::Reconcile),
+            Verdict::Found { output, .. } => self.complete_step(path, output, ProofBy::Reconcile),
             Verdict::Absent if attempt < self.attempts(path, &def.retry)? => self.issue_again(path, attempt + 1, None),
             Verdict::Partial { .. } if attempt >= self.attempts(path, &def.retry)? => self.ask(path, failure),
             Verdict::Absent => {
@@ -299,11 +301,7 @@ impl Draft<'_> {
                 let class = FailureClass::Transient;
                 self.fail_step(path, Failure { class, kind: failure.kind, ..failure }, false)
             }
-            Verdict::Partial { external_id } => {
-                let receipt = Receipt { external_id, result: None, at: self.now };
-                self.tell_of(path, Fact::EffectReceived { name: None, receipt })?;
-                self.issue_again(path, attempt + 1, None)
-            }
+            Verdict::Partial { .. } => self.issue_again(path, attempt + 1, None),
             Verdict::Abort { reason } => {
                 let failure = self.failure(path, FailureClass::Fatal, reason, attempt).coded("reconcile_abort");
                 self.fail_step(path, failure, false)
@@ -314,6 +312,25 @@ impl Draft<'_> {
                 self.ask(path, Failure { class, message, ..failure })
             }
         }
+    }
+
+    /// The id under which the outside world knows the effect is a receipt: readers see it and the undo gets it.
+    fn keep_found_id(&mut self, path: &Path, verdict: &Verdict) -> Decided {
+        let Some(external_id) = verdict.external_id() else { return Ok(()) };
+        let step = self.must_row(path)?;
+        let undo = step.state == StepState::Compensating;
+        // The ledger of an undo is kept under names of its own.
+        let name = undo.then(|| String::from("undo:"));
+        let known = match &name {
+            Some(name) => step.effects.iter().find(|effect| effect.name == *name).and_then(|e| e.receipt.as_ref()),
+            None => step.receipt.as_ref(),
+        };
+        if known.is_some_and(|receipt| receipt.external_id.as_ref() == Some(external_id)) {
+            return Ok(());
+        }
+        let result = known.and_then(|receipt| receipt.result.clone());
+        let receipt = Receipt { external_id: Some(external_id.clone()), result, at: self.now };
+        self.tell_of(path, Fact::EffectReceived { name, receipt })
     }
 
     /// A probe that fails is tried again when that may help; otherwise nobody can tell.
@@ -354,7 +371,7 @@ fn probe_of<'d>(step: &Step, def: &'d StepDef) -> Option<&'d SubTask> {
 
 /// What a probe can say.
 pub(super) enum Verdict {
-    Found { output: Option<Json> },
+    Found { output: Option<Json>, external_id: Option<String> },
     Absent,
     Partial { external_id: Option<String> },
     Abort { reason: String },
@@ -383,13 +400,22 @@ impl Verdict {
         }
         match answer.found {
             Some(serde_json::Value::Bool(true)) => {
-                Verdict::Found { output: answer.output.map(|output| Json::from(output.get())) }
+                let output = answer.output.map(|output| Json::from(output.get()));
+                Verdict::Found { output, external_id: answer.external_id }
             }
             Some(serde_json::Value::Bool(false)) => Verdict::Absent,
             Some(serde_json::Value::String(text)) if text == "partial" => {
                 Verdict::Partial { external_id: answer.external_id }
             }
             _ => Verdict::Unclear { why: answer.why.unwrap_or_else(|| "it does not know".into()) },
+        }
+    }
+
+    /// Under which id the outside world knows what was found.
+    fn external_id(&self) -> Option<&String> {
+        match self {
+            Verdict::Found { external_id, .. } | Verdict::Partial { external_id } => external_id.as_ref(),
+            Verdict::Absent | Verdict::Abort { .. } | Verdict::Unclear { .. } => None,
         }
     }
 

@@ -185,7 +185,7 @@ impl Draft<'_> {
     /// What the probe of a step found that nobody knew about when the rollback began.
     pub(super) fn unknown_probed(&mut self, path: &Path, verdict: Verdict) -> Decided {
         match verdict {
-            Verdict::Found { output } => self.complete_step(path, output, ProofBy::Reconcile),
+            Verdict::Found { output, .. } => self.complete_step(path, output, ProofBy::Reconcile),
             // Half of an effect has to be undone like a whole one.
             Verdict::Partial { .. } => self.complete_step(path, None, ProofBy::Reconcile),
             Verdict::Absent => self.cancel_step(path, "its effect did not happen", false),
