@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use abide_core::contract::RunState;
-use abide_core::ids::{Path, PayloadName, WorkerId};
+use abide_core::ids::{Epoch, Path, PayloadName, WorkerId};
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::invariant::{broken_log, disowned};
 use abide_core::run::step::Step;
-use abide_core::run::{Head, LateAnswer, Started, Working, replay};
+use abide_core::run::{Head, LateAnswer, LateAnswers, LateReport, Started, Working, replay};
 use abide_core::time::{Span, Timestamp};
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
@@ -87,18 +87,34 @@ pub struct Bundle {
 pub struct Late {
     pub path: Path,
     pub worker: WorkerId,
-    pub output: String,
     pub at: Timestamp,
+    #[serde(default)]
+    pub epoch: Epoch,
+    /// What it said. Bundles of earlier versions have `output` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<LateReport>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}
+
+impl Late {
+    fn of(path: Path, answer: LateAnswer, worker: WorkerId) -> Late {
+        let LateAnswer { epoch, said, at } = answer;
+        Late { path, worker, at, epoch, said: Some(said), output: None }
+    }
+
+    fn answer(&self) -> LateAnswer {
+        let output = || self.output.as_deref().unwrap_or("null").into();
+        let said = self.said.clone().unwrap_or_else(|| LateReport::Result { output: output() });
+        LateAnswer { epoch: self.epoch, said, at: self.at }
+    }
 }
 
 impl Bundle {
     pub fn of(db: &Db, no: RunNo) -> Stored<Option<Bundle>> {
         let Some(whole) = check::whole(db, no)? else { return Ok(None) };
         let late = read::late(db, no)?.into_iter();
-        let late = late.map(|(path, (answer, worker))| {
-            let LateAnswer { output, at } = answer;
-            Late { path, worker, output: output.to_string(), at }
-        });
+        let late = late.map(|(path, answer, worker)| Late::of(path, answer, worker));
         Ok(Some(Bundle {
             v: 1,
             started: (*whole.head.started).clone(),
@@ -139,12 +155,12 @@ impl Bundle {
     pub(crate) fn loaded(&self, no: RunNo) -> Loaded {
         let open = self.steps.iter().filter(|step| step.is_open());
         let steps = open.map(|step| (step.path.clone(), Some(Arc::new(step.clone())))).collect();
-        let late = self
-            .late
-            .iter()
-            .map(|late| (late.path.clone(), LateAnswer { output: late.output.as_str().into(), at: late.at }));
+        let mut late = LateAnswers::new();
+        for one in &self.late {
+            late.entry(one.path.clone()).or_default().push(one.answer());
+        }
         let run = Working { head: Box::new(self.head.clone()), steps, payloads: BTreeMap::new() };
-        Loaded { no, run, wake_at: None, late: late.collect() }
+        Loaded { no, run, wake_at: None, late }
     }
 
     pub fn payload(&self, name: &PayloadName) -> Option<Json> {

@@ -54,7 +54,7 @@ impl View<'_> {
         };
         let message = quote(&block.message, QUOTED);
         match block.reason() {
-            ReasonType::OutcomeUnknown => match self.around.late.get(path) {
+            ReasonType::OutcomeUnknown => match self.around.late_proof(path) {
                 Some(late) => (
                     "resolve_complete",
                     format!(

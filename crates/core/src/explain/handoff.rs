@@ -3,10 +3,11 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Surroundings;
 use super::actions::NextAction;
+use super::record::Settled;
 use super::view::View;
 use super::words::{self, QUOTED, quote};
+use super::{LateSaid, Surroundings};
 use crate::contract::{Failure, RunState, StepState};
 use crate::definition::Definition;
 use crate::ids::{Path, RunId, WorkerId};
@@ -77,6 +78,9 @@ pub struct Unknown {
     /// What is known of it so far.
     pub external_id: Option<String>,
     pub since: Timestamp,
+    /// Its worker answered after all, when the run could not take the answer any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Settled>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,7 +88,8 @@ pub struct Late {
     pub step_id: Path,
     pub worker: Option<WorkerId>,
     pub at: Timestamp,
-    pub output: Option<Ref>,
+    #[serde(flatten)]
+    pub said: LateSaid,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -228,6 +233,7 @@ fn unknown_effects(view: &View<'_>, step: &Step) -> Vec<Unknown> {
         attempt: step.attempt,
         external_id,
         since: step.since,
+        settled: view.settled(&step.path),
     });
     let done = matches!(step.state, StepState::Completed | StepState::CaseHandled);
     let named = step.unknown_effects().filter(|_| !done).map(|effect| Unknown {
@@ -236,16 +242,18 @@ fn unknown_effects(view: &View<'_>, step: &Step) -> Vec<Unknown> {
         attempt: step.attempt,
         external_id: None,
         since: effect.intended_at,
+        settled: view.settled_effect(&step.path, &effect.name),
     });
     own.into_iter().chain(named).collect()
 }
 
 fn late_answers(around: &Surroundings) -> Vec<Late> {
-    let late = around.late.iter().map(|(path, late)| Late {
+    let all = around.late.iter().flat_map(|(path, late)| late.iter().map(move |late| (path, late)));
+    let late = all.map(|(path, late)| Late {
         step_id: path.clone(),
         worker: late.worker.clone(),
         at: late.at,
-        output: late.output.clone(),
+        said: late.said.clone(),
     });
     late.collect()
 }
@@ -254,7 +262,7 @@ fn late_answers(around: &Surroundings) -> Vec<Late> {
 /// only where the reader may see payloads.
 fn with_late_results(view: &View<'_>, mut actions: Vec<NextAction>) -> Vec<NextAction> {
     for action in actions.iter_mut().filter(|action| action.id == "resolve_complete") {
-        let Some(late) = action.step_id.as_ref().and_then(|path| view.around.late.get(path)) else { continue };
+        let Some(late) = action.step_id.as_ref().and_then(|path| view.around.late_proof(path)) else { continue };
         let when = words::ago(view.now, late.at);
         action.title = format!("{} with the result that came {when}", quote(&action.title, QUOTED));
         match late.shown.as_ref().and_then(|json| serde_json::from_str::<Value>(json).ok()) {

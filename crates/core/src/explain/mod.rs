@@ -29,16 +29,18 @@ pub use future::Coming;
 pub use handoff::{Failed, Handoff, Late, Reached, Recommended, Succeeded, Unknown, handoff};
 pub use past::{At, NotThen, explain_at, record_at, run_at};
 pub use reason::{Detail, Reason};
-pub use record::{Closing, Record, StepProgress, Undo, record};
+pub use record::{Closing, Record, Settled, StepProgress, ToldWarning, Undo, record};
 pub use status::{Status, status};
 pub use summary::summary;
 pub use timeline::{Entered, MOST_ROWS, Row, Segment, SegmentKind, Timeline, timeline};
 pub use triage::{Answer, Triage, triage};
 
-use crate::contract::RunState;
+use serde::Serialize;
+
+use crate::contract::{FailureClass, RunState};
 use crate::ids::{Handler, Path, Queue, RunId, WorkerId, WorkflowId};
-use crate::run::step::{Connection, Ref, TaskKind};
-use crate::run::{ConnectionFacts, NEWEST, Working};
+use crate::run::step::{Connection, TaskKind};
+use crate::run::{ConnectionFacts, LateAnswer, LateReport, NEWEST, Working};
 use crate::time::{Span, Timestamp};
 
 /// How long after its last claim call a worker counts as listening: the longest call, and time to make the next one.
@@ -54,8 +56,8 @@ pub struct Surroundings {
     pub limits_full: Vec<LimitFacts>,
     pub children: BTreeMap<RunId, ChildFacts>,
     pub connections: BTreeMap<Connection, ConnectionFacts>,
-    /// First late answers of tasks, by step.
-    pub late: BTreeMap<Path, LateFacts>,
+    /// Late answers of tasks, by step, oldest first.
+    pub late: BTreeMap<Path, Vec<LateFacts>>,
     pub parent: Option<ParentFacts>,
     /// The last proof of life of any worker on this run, also when its lease is over.
     pub last_heartbeat_at: Option<Timestamp>,
@@ -129,9 +131,57 @@ pub struct ParentFacts {
 pub struct LateFacts {
     pub at: Timestamp,
     pub worker: Option<WorkerId>,
-    pub output: Option<Ref>,
-    /// The bytes, only where the reader may see payloads.
+    pub said: LateSaid,
+    /// The bytes of a result, only where the reader may see payloads.
     pub shown: Option<Arc<str>>,
+}
+
+/// What a late answer says, without its payload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "said")]
+pub enum LateSaid {
+    Result,
+    Receipt {
+        /// The named effect; none: the step's own.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        effect: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        external_id: Option<String>,
+    },
+    Failure {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        class: Option<FailureClass>,
+        message: String,
+    },
+}
+
+impl LateFacts {
+    pub fn of(answer: LateAnswer, worker: Option<WorkerId>) -> LateFacts {
+        let (said, shown) = match answer.said {
+            LateReport::Result { output } => (LateSaid::Result, Some(output)),
+            LateReport::Receipt { name: effect, external_id, result } => {
+                (LateSaid::Receipt { effect, external_id }, result)
+            }
+            LateReport::Failure { class, message, .. } => (LateSaid::Failure { class, message }, None),
+        };
+        LateFacts { at: answer.at, worker, said, shown }
+    }
+
+    /// Whether it proves that the effect of the whole step happened.
+    fn is_proof(&self) -> bool {
+        match &self.said {
+            LateSaid::Result => true,
+            LateSaid::Receipt { effect, .. } => effect.is_none(),
+            LateSaid::Failure { .. } => false,
+        }
+    }
+}
+
+impl Surroundings {
+    /// The first late answer that proves the effect of a step.
+    fn late_proof(&self, path: &Path) -> Option<&LateFacts> {
+        self.late.get(path)?.iter().find(|late| late.is_proof())
+    }
 }
 
 impl QueueFacts {

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Surroundings;
 use super::actions::NextAction;
 use super::evidence::standing;
 use super::reason::Reason;
 use super::view::View;
-use crate::contract::{Evidence, Failure, RunState};
+use super::{LateFacts, LateSaid, Surroundings};
+use crate::contract::{Evidence, Failure, FailureClass, RunState};
 use crate::definition::Definition;
 use crate::ids::{Digest, Epoch, Namespace, Path, RunId, WorkerId, WorkflowId};
 use crate::run::step::{Progress, Wait};
-use crate::run::{NEWEST, Origin, Parent, Phase, Warning, Working};
+use crate::run::{NEWEST, OUTCOME_UNKNOWN, Origin, Parent, Phase, Warning, Working};
 use crate::time::Timestamp;
 
 /// What `GET /v1/runs/{id}` returns.
@@ -45,7 +45,7 @@ pub struct Record {
     /// Where the handoff packet is, while an operator is needed.
     pub handoff: Option<String>,
     pub failure: Option<Failure>,
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<ToldWarning>,
     pub warnings_count: u64,
     pub evidence_links: Vec<Evidence>,
     pub evidence_count: u64,
@@ -64,6 +64,32 @@ pub struct Record {
     pub updated_at: Timestamp,
     pub ended_at: Option<Timestamp>,
     pub as_of_seq: u64,
+}
+
+/// A warning as it stands in the log, and what is known about it since.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ToldWarning {
+    #[serde(flatten)]
+    pub warning: Warning,
+    /// Nobody knew whether the effect happened; its worker answered after all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Settled>,
+}
+
+/// The answer that settles an effect of unknown outcome. The log stays as it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settled {
+    pub at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<WorkerId>,
+    #[serde(flatten)]
+    pub said: LateSaid,
+}
+
+impl Settled {
+    fn of(late: &LateFacts) -> Settled {
+        Settled { at: late.at, by: late.worker.clone(), said: late.said.clone() }
+    }
 }
 
 /// The body has failed and the run ends when the work in progress has.
@@ -130,7 +156,7 @@ impl View<'_> {
             undo: self.undo(),
             handoff: (self.state() == RunState::WaitingOnOperator).then(|| self.href("/handoff")),
             failure: head.failure.clone(),
-            warnings: head.warnings.newest.clone(),
+            warnings: head.warnings.newest.iter().map(|warning| self.told(warning)).collect(),
             warnings_count: head.warnings.count,
             evidence_links,
             evidence_count,
@@ -149,6 +175,29 @@ impl View<'_> {
             ended_at: head.ended_at,
             as_of_seq: head.seq,
         }
+    }
+
+    fn told(&self, warning: &Warning) -> ToldWarning {
+        let about = warning.step_id.as_ref().filter(|_| warning.code == OUTCOME_UNKNOWN);
+        ToldWarning { warning: warning.clone(), settled: about.and_then(|path| self.settled(path)) }
+    }
+
+    /// What settles a step of which nobody knew whether its effect happened: its worker says that it did, or that it did not.
+    pub fn settled(&self, path: &Path) -> Option<Settled> {
+        let denies = |late: &&LateFacts| match &late.said {
+            LateSaid::Failure { class, .. } => class.is_some_and(|class| class != FailureClass::OutcomeUnknown),
+            LateSaid::Result | LateSaid::Receipt { .. } => false,
+        };
+        let denial = || self.around.late.get(path)?.iter().find(denies);
+        self.around.late_proof(path).or_else(denial).map(Settled::of)
+    }
+
+    pub fn settled_effect(&self, path: &Path, name: &str) -> Option<Settled> {
+        let of_effect = |late: &&LateFacts| match &late.said {
+            LateSaid::Receipt { effect, .. } => effect.as_deref() == Some(name),
+            LateSaid::Result | LateSaid::Failure { .. } => false,
+        };
+        self.around.late.get(path)?.iter().find(of_effect).map(Settled::of)
     }
 
     /// The earliest instant at which something is tried again by itself.

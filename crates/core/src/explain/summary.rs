@@ -166,7 +166,7 @@ impl View<'_> {
     fn say_operator(&self, step: &Step, block: &Block) -> String {
         let (path, message) = (&step.path, quote(&block.message, QUOTED));
         let said = match block.reason() {
-            ReasonType::OutcomeUnknown => match self.around.late.get(path) {
+            ReasonType::OutcomeUnknown => match self.around.late_proof(path) {
                 Some(late) => {
                     format!(
                         "the worker of {path} answered late, {}; mark it done with that result",

@@ -224,17 +224,7 @@ facts! {
         undoable: bool,
     } = "step.canceled" in Step,
     /// Back to the beginning of its attempt: withdrawn by a pause, corrected, or about to be issued again.
-    StepReset {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        input: Option<Ref>,
-        #[serde(default, skip_serializing_if = "is_false")]
-        new_key: bool,
-        #[serde(default, skip_serializing_if = "is_false")]
-        granted: bool,
-        /// The attempt that comes next, when this return costs one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        attempt: Option<u32>,
-    } = "step.reset" in Step,
+    StepReset(Reset) = "step.reset" in Step,
     /// What a probe found, and what was concluded.
     StepReconciled {
         verdict: String,
@@ -293,6 +283,23 @@ facts! {
     ChildEnded { run_id: RunId, end: ChildEnd } = "child.ended" in Step,
     /// A coded body asked again for results that are stored.
     BodyRecalled { steps: Vec<Path>, epoch: Epoch } = "body.recalled" in Step,
+}
+
+/// What a return to the beginning of an attempt changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reset {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Ref>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub new_key: bool,
+    /// With a new key: the first lease that can have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_since: Option<Epoch>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub granted: bool,
+    /// The attempt that comes next, when this return costs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
 }
 
 /// The run entered a state; the first time with everything that was said at the start.

@@ -412,14 +412,15 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             end_step(step, StepState::Canceled, event)?;
             step.unknown = *unknown;
         }
-        Fact::StepReset { input, new_key, granted, attempt } => {
-            step.attempt = attempt.unwrap_or(step.attempt);
+        Fact::StepReset(reset) => {
+            step.attempt = reset.attempt.unwrap_or(step.attempt);
             step.task = None;
             step.block = None;
-            step.group += u32::from(*new_key);
-            step.granted += u32::from(*granted);
-            if input.is_some() {
-                step.input = input.clone();
+            step.group += u32::from(reset.new_key);
+            step.key_since = reset.key_since.unwrap_or(step.key_since);
+            step.granted += u32::from(reset.granted);
+            if reset.input.is_some() {
+                step.input = reset.input.clone();
                 step.losses.clear();
             }
             if step.state != StepState::Compensating {

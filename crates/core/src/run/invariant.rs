@@ -504,7 +504,7 @@ impl LogReader {
                 }));
             }
             Fact::TaskIssued { .. }
-            | Fact::StepReset { .. }
+            | Fact::StepReset(_)
             | Fact::StepCompleted { .. }
             | Fact::StepFailed { .. }
             | Fact::StepSkipped { .. }

@@ -10,6 +10,7 @@ pub mod step;
 mod advance;
 mod decide;
 mod fold;
+mod late;
 mod lifecycle;
 mod scope;
 pub mod size;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use advance::{Advanced, Need, Stop, advance, first_needs};
 pub use fold::{Broken, fold, replay, row_of};
+pub use late::{LateAnswer, LateAnswers, LateReport};
 pub use lifecycle::{Situation, project, wake_at};
 use step::{Connection, Ref, Step};
 
@@ -317,6 +319,9 @@ pub struct Newest<T> {
 /// The code of the warning that a log is getting long.
 pub const LONG_HISTORY: &str = "long_history";
 
+/// The code of the warning that nobody knows whether an effect happened.
+pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
+
 /// How many entries a list in the record holds.
 pub const NEWEST: usize = 20;
 
@@ -356,8 +361,8 @@ pub struct Around {
     pub connections: BTreeMap<Connection, ConnectionFacts>,
     /// Groups of the person who decides (`role:X` names group X).
     pub groups: Vec<String>,
-    /// First late answers of tasks, by step: kept beside the log, they count as found for a reconcile.
-    pub late: BTreeMap<Path, LateAnswer>,
+    /// What workers said after their leases were over, by step, oldest first: evidence beside the log.
+    pub late: LateAnswers,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -366,13 +371,6 @@ pub struct ConnectionFacts {
     pub generation: u64,
     pub reconnected_at: Option<Timestamp>,
     pub broken: bool,
-}
-
-/// What a worker said after its lease was over.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LateAnswer {
-    pub output: Arc<str>,
-    pub at: Timestamp,
 }
 
 /// Numbers that users meet; `GET /v1/contract` shows them.

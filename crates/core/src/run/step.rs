@@ -86,6 +86,9 @@ pub struct Step {
     /// Part of the idempotency key; it grows only when an operator says so.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub group: u32,
+    /// Leases before this one had another idempotency key.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub key_since: Epoch,
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub ended_at: Option<Timestamp>,
@@ -528,6 +531,7 @@ impl Step {
             attempt: 0,
             granted: 0,
             group: 0,
+            key_since: Epoch::default(),
             started_at: at,
             ended_at: None,
             deadline_at: None,

@@ -1,7 +1,7 @@
 //! The handoff packet, for each reason that needs a person.
 
 use abide_core::contract::FailureClass;
-use abide_core::explain::{Handoff, LateFacts};
+use abide_core::explain::{Handoff, LateFacts, LateSaid};
 use abide_core::ids::{Path, WorkerId};
 use abide_core::run::command::{BlockOn, Report};
 use abide_core::run::step::Resource;
@@ -65,10 +65,10 @@ fn a_late_answer_is_offered_as_the_result() {
     let late = LateFacts {
         at: stage.now,
         worker: Some(WorkerId::from("worker-3")),
-        output: None,
+        said: LateSaid::Result,
         shown: Some("{\"charge\":\"ch_1\"}".into()),
     };
-    stage.surroundings.late.insert(Path::from("charge"), late);
+    stage.surroundings.late.insert(Path::from("charge"), vec![late]);
     stage.later("2m");
     assert_eq!(
         stage.summary(),
@@ -92,8 +92,8 @@ fn a_late_answer_is_offered_as_the_result() {
 fn a_reader_without_the_right_to_payloads_sees_that_a_result_exists() {
     let mut stage = ordered();
     stage.claim("charge", "worker-3").later("1m");
-    let late = LateFacts { at: stage.now, worker: None, output: None, shown: None };
-    stage.surroundings.late.insert(Path::from("charge"), late);
+    let late = LateFacts { at: stage.now, worker: None, said: LateSaid::Result, shown: None };
+    stage.surroundings.late.insert(Path::from("charge"), vec![late]);
     assert_eq!(stage.handoff().actions[0].needs, ["output"]);
 }
 

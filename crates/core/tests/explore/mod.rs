@@ -14,7 +14,7 @@ use abide_core::run::command::*;
 use abide_core::run::invariant;
 use abide_core::run::memory::Memory;
 use abide_core::run::step::{Connection, Progress, Role, Step, TaskKind, Wait};
-use abide_core::run::{Around, ConnectionFacts, LateAnswer};
+use abide_core::run::{Around, ConnectionFacts, LateAnswer, LateReport};
 use abide_core::time::{Span, Timestamp};
 
 /// One random choice: what to do, and with what.
@@ -358,10 +358,24 @@ impl<'d> Explorer<'d> {
         assert_eq!(beat, None, "a stale lease was extended: {holding:?}");
         assert_eq!(self.memory.log.len(), log, "a stale epoch changed something");
         if b.is_multiple_of(2) {
-            self.around
-                .late
-                .entry(holding.path)
-                .or_insert(LateAnswer { output: Arc::from(r#"{"late":true}"#), at: self.now });
+            let said = self.late_report(b);
+            let known = self.around.late.entry(holding.path).or_default();
+            if !known.iter().any(|late| said.repeats(&late.said)) {
+                known.push(LateAnswer { epoch: holding.epoch, said, at: self.now });
+            }
+        }
+    }
+
+    fn late_report(&self, b: u8) -> LateReport {
+        let external_id = Some("late_1".to_owned());
+        match b % 10 {
+            0 => LateReport::Receipt { name: None, external_id, result: None },
+            2 => LateReport::Receipt { name: Some("part".into()), external_id, result: Some(Arc::from("1")) },
+            4 => {
+                let class = Some(abide_core::contract::FailureClass::Transient);
+                LateReport::Failure { class, code: None, message: "it could not".into() }
+            }
+            _ => LateReport::Result { output: Arc::from(r#"{"late":true}"#) },
         }
     }
 

@@ -7,6 +7,7 @@ mod coded;
 mod flow;
 mod given;
 mod invariants;
+mod late;
 mod leases;
 mod recovery;
 mod reruns;

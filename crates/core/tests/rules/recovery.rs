@@ -211,15 +211,6 @@ fn a_receipt_with_a_result_completes_the_step_and_nothing_is_called_again() {
 }
 
 #[test]
-fn an_answer_that_came_too_late_counts_as_found() {
-    let mut run = given(EXTERNAL).after([started(), claimed("pay"), skipped("31s")]);
-    run = run.when(completed_with("pay", r#"{"id":9}"#)).then_rejected("lease-lost");
-    let late = abide_core::run::LateAnswer { output: r#"{"id":9}"#.into(), at: run.now };
-    run.around.late.insert("pay".into(), late);
-    run.after([passed("1s")]).step_is("pay", StepState::Completed).output("pay", r#"{"id":9}"#);
-}
-
-#[test]
 fn a_failure_with_another_class_says_that_nothing_without_a_receipt_happened() {
     given("workflow: w\nsteps: [ { id: mail, task: t.mail, effect: external } ]")
         .after([started(), claimed("mail"), intended("mail", "to-ana"), failed("mail", FailureClass::Transient)])

@@ -2,8 +2,8 @@
 //! order, and are applied by a later one.
 
 use abide_core::ids::RunId;
-use abide_core::run::LateAnswer;
 use abide_core::run::command::{Actor, Ask, ChildOutcome, Command, Rejection};
+use abide_core::run::{LateAnswer, LateReport, limits};
 
 use super::{Batch, Lane, pass_over};
 use crate::message::Message;
@@ -137,27 +137,32 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// What a worker says after its lease is over changes nothing, but the first such answer of the last lease is kept:
-    /// it counts as found when the effect is looked for.
+    /// What a worker says after its lease is over changes nothing, but the first such answer of the last lease, and the first
+    /// receipt of each effect, are kept: until the step is issued again they count as found.
     pub(super) fn keep_late_answer(&mut self, batch: &mut Batch, key: &RunKey, ask: &Ask, why: &Rejection) -> Stored {
         let (Rejection::LeaseLost { .. }, Some(holding)) = (why, ask.holding()) else { return Ok(()) };
-        let output = match ask {
-            Ask::Complete { report, .. } => report.output.clone().unwrap_or_else(|| "null".into()),
-            Ask::Effect { result: Some(result), name: None, .. } => result.clone(),
+        let reports = LateReport::of(ask);
+        let Some(open) = batch.runs.get_mut(key).filter(|_| !reports.is_empty()) else { return Ok(()) };
+        let worker = match self.store.last_claim(open.no, &holding.path)? {
+            Some((epoch, worker)) if epoch == holding.epoch => worker,
             _ => return Ok(()),
         };
-        let Some(open) = batch.runs.get_mut(key) else { return Ok(()) };
-        if open.late.contains_key(&holding.path) || output.len() > abide_core::run::limits::PAYLOAD_BYTES {
-            return Ok(());
-        }
-        match self.store.last_claim(open.no, &holding.path)? {
-            Some((epoch, worker)) if epoch == holding.epoch => {
-                let answer = LateAnswer { output, at: batch.now };
-                open.late.insert(holding.path.clone(), answer.clone());
-                let late = LateWrite { no: open.no, path: holding.path.clone(), worker, answer };
-                batch.writes.late.push(late);
+        let mut kept = false;
+        for (path, said) in reports {
+            let known = open.late.entry(path.clone()).or_default();
+            let repeated = known.iter().any(|late| late.epoch == holding.epoch && said.repeats(&late.said));
+            if repeated || known.len() >= limits::LISTED_ANSWERS || said.size() > limits::PAYLOAD_BYTES {
+                continue;
             }
-            _ => {}
+            let answer = LateAnswer { epoch: holding.epoch, said, at: batch.now };
+            let write = LateWrite { no: open.no, path, n: known.len(), worker: worker.clone(), answer: answer.clone() };
+            known.push(answer);
+            batch.writes.late.push(write);
+            kept = true;
+        }
+        // What is known now may settle what the run waits for.
+        if kept && !open.run.is_terminal() {
+            self.decide_alone(batch, key, &Command::new(Actor::system(), Ask::Wake))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use abide_core::run::command::{ChildOutcome, Command, Effect, Json, Rejection, R
 use abide_core::run::event::Record;
 use abide_core::run::size::of_value;
 use abide_core::run::step::Step;
-use abide_core::run::{Advanced, LateAnswer, Need, Stop, Working, advance, first_needs};
+use abide_core::run::{Advanced, LateAnswers, Need, Stop, Working, advance, first_needs};
 use abide_core::time::Timestamp;
 
 use super::front::Fronts;
@@ -36,14 +36,14 @@ pub(super) struct Cached {
     run: Working,
     wake_at: Option<Timestamp>,
     bucket: &'static str,
-    late: BTreeMap<Path, LateAnswer>,
+    late: LateAnswers,
 }
 
 #[derive(Debug)]
 pub(super) struct Open {
     pub no: RunNo,
     pub run: Working,
-    pub late: BTreeMap<Path, LateAnswer>,
+    pub late: LateAnswers,
     /// The version that the store has.
     from_seq: u64,
     pub stored_wake: Option<Timestamp>,
@@ -63,7 +63,7 @@ impl Open {
         Open {
             no,
             run,
-            late: BTreeMap::new(),
+            late: LateAnswers::new(),
             from_seq: 0,
             stored_wake: None,
             stored_bucket: "",
@@ -106,7 +106,8 @@ impl Open {
         let failed = self.run.open().filter_map(|step| step.failure.as_ref());
         let told = failed.filter_map(|failure| Some(of_value(failure.details.as_ref()?)));
         let bytes: usize = payloads.values().map(|json| json.len()).chain(told).sum();
-        let weight = 1 + self.run.steps.len() + bytes / SMALL;
+        let late: usize = self.late.values().flatten().map(|late| late.said.size()).sum();
+        let weight = 1 + self.run.steps.len() + (bytes + late) / SMALL;
         self.run.payloads = payloads;
         let Open { no, run, stored_wake, stored_bucket, late, .. } = self;
         Some((Cached { no, run, wake_at: stored_wake, bucket: stored_bucket, late }, weight))

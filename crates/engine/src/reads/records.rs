@@ -1,10 +1,12 @@
 //! One run as it is, as it was, and why: record, status, explanation, handoff, events.
 
+use std::collections::BTreeMap;
+
 use abide_core::contract::RunState;
 use abide_core::explain::{
     self, At, ChildFacts, Explanation, Handoff, LateFacts, ParentFacts, Record, Status, Surroundings,
 };
-use abide_core::ids::RunId;
+use abide_core::ids::{Path, RunId};
 use abide_core::run::event::Record as EventRecord;
 use abide_core::run::step::{Step, Wait};
 
@@ -63,9 +65,8 @@ impl Snapshot<'_> {
                 _ => {}
             }
         }
-        for (path, (answer, worker)) in read::late(self.db, loaded.no)? {
-            let facts = LateFacts { at: answer.at, worker: Some(worker), output: None, shown: Some(answer.output) };
-            around.late.insert(path, facts);
+        if !loaded.late.is_empty() {
+            around.late = self.late(loaded)?;
         }
         around.last_heartbeat_at = read::last_heartbeat(self.db, loaded.no)?;
         if depth == DEPTH
@@ -74,6 +75,19 @@ impl Snapshot<'_> {
             around.parent = self.parent(&parent.run_id)?;
         }
         Ok(around)
+    }
+
+    /// What came too late, and from whom; the archive tells it without.
+    fn late(&self, loaded: &Loaded) -> Stored<BTreeMap<Path, Vec<LateFacts>>> {
+        let mut late: BTreeMap<Path, Vec<LateFacts>> = BTreeMap::new();
+        for (path, answer, worker) in read::late(self.db, loaded.no)? {
+            late.entry(path).or_default().push(LateFacts::of(answer, Some(worker)));
+        }
+        if late.is_empty() {
+            let facts = |answers: &Vec<_>| answers.iter().cloned().map(|answer| LateFacts::of(answer, None)).collect();
+            late = loaded.late.iter().map(|(path, answers)| (path.clone(), facts(answers))).collect();
+        }
+        Ok(late)
     }
 
     pub(super) fn child(&self, run_id: &RunId, depth: u32) -> Stored<Option<ChildFacts>> {

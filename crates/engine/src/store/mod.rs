@@ -6,7 +6,6 @@ pub mod rows;
 pub mod seal;
 pub mod sqlite;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::contract::RunState;
@@ -14,7 +13,7 @@ use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, PayloadName, Queu
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::step::{Connection, Step};
-use abide_core::run::{ConnectionFacts, LateAnswer, Need, Started, Working};
+use abide_core::run::{ConnectionFacts, LateAnswer, LateAnswers, Need, Started, Working};
 use abide_core::time::Timestamp;
 
 use crate::archive::Bundle;
@@ -37,7 +36,7 @@ pub struct Loaded {
     pub no: RunNo,
     pub run: Working,
     pub wake_at: Option<Timestamp>,
-    pub late: BTreeMap<Path, LateAnswer>,
+    pub late: LateAnswers,
 }
 
 /// Something that was asked for with [`Need`]. What the store does not have is said to be absent.
@@ -245,6 +244,8 @@ pub struct ConnectionWrite {
 pub struct LateWrite {
     pub no: RunNo,
     pub path: Path,
+    /// Its place among the late answers of this path.
+    pub n: usize,
     pub worker: WorkerId,
     pub answer: LateAnswer,
 }

@@ -8,7 +8,7 @@ use crate::ids::{Handler, Path};
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, CodedWait, Fault, Holding, Next, Rejection, Reply, StepBegin, StepDone, StepWait};
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::step::{Block, CodedStep, Connection, Place, ProofBy, Role, Step, TaskKind, Wait};
 use crate::time::Span;
 
@@ -255,7 +255,7 @@ impl Draft<'_> {
     fn release_body(&mut self, holding: &Holding, ask: &Ask) -> Decided {
         let digest = digest_of(ask).unwrap_or_default();
         self.tell_of(&holding.path, Fact::TaskBlocked { epoch: holding.epoch, digest })?;
-        self.tell_of(&holding.path, Fact::StepReset { input: None, new_key: false, granted: false, attempt: None })
+        self.tell_of(&holding.path, Fact::StepReset(Reset::default()))
     }
 
     /// Asks for everything that is stored; a difference means that the body is another one.

@@ -8,7 +8,7 @@ use crate::expression::{EvalError, Expression};
 use crate::ids::{Handler, Path, PayloadName, TaskId};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Effect, Json};
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::scope::Here;
 use crate::run::step::{Block, Place, Proof, ProofBy, Ref, Resource, Role, Step, Task, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
@@ -254,6 +254,11 @@ impl Draft<'_> {
             let kept = step.state == StepState::Pending && step.attempt == attempt;
             return if kept { Ok(()) } else { self.tell_of(path, reset_for(attempt)) };
         }
+        let external = self.spec(step).effect == crate::definition::EffectKind::External;
+        if external && attempt > 1 && self.complete_from_late(path, false)? {
+            return Ok(());
+        }
+        let step = self.must_row(path)?;
         let def = self.spec(step);
         match (input, &def.action) {
             (Some(input), Action::Task { .. } | Action::Http(_)) => {
@@ -392,9 +397,9 @@ impl Draft<'_> {
 }
 
 fn reset() -> Fact {
-    Fact::StepReset { input: None, new_key: false, granted: false, attempt: None }
+    Fact::StepReset(Reset::default())
 }
 
 fn reset_for(attempt: u32) -> Fact {
-    Fact::StepReset { input: None, new_key: false, granted: false, attempt: Some(attempt) }
+    Fact::StepReset(Reset { attempt: Some(attempt), ..Reset::default() })
 }

@@ -9,6 +9,7 @@ mod cancel;
 mod child;
 pub(super) mod flow;
 mod group;
+mod late;
 mod lease;
 mod outcome;
 mod pause;

@@ -5,7 +5,7 @@ use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply, Resolution};
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::fold::row_of;
 use crate::run::step::{Block, ProofBy, Role, Step, Wait};
 
@@ -42,16 +42,15 @@ impl Draft<'_> {
         let untried = matches!(&step.block, Some(Block { wait: Wait::Auth { untried: true, .. }, .. }));
         match action {
             Resolution::Retry { new_key } => {
-                let (input, new_key) = (None, *new_key);
                 let attempt = if untried { attempt.max(1) } else { attempt + 1 };
-                self.tell_of(path, Fact::StepReset { input, new_key, granted: true, attempt: None })?;
+                self.tell_of(path, Fact::StepReset(Reset { granted: true, ..self.reset_key(*new_key) }))?;
                 self.issue_again(path, attempt, None)
             }
             Resolution::Complete { output } => self.complete_step(path, output.clone(), ProofBy::Operator),
             Resolution::Correct { input } => {
                 let name = self.numbered(path, "input");
                 let input = Some(self.store(name, input.clone()));
-                self.tell_of(path, Fact::StepReset { input, new_key: true, granted: false, attempt: None })?;
+                self.tell_of(path, Fact::StepReset(Reset { input, ..self.reset_key(true) }))?;
                 self.issue_again(path, attempt, None)
             }
             Resolution::Skip => {
@@ -73,6 +72,12 @@ impl Draft<'_> {
         }
     }
 
+    /// A return to the beginning, with a new idempotency key where that is wanted.
+    fn reset_key(&self, new_key: bool) -> Reset {
+        let key_since = new_key.then(|| self.run.head.epoch.next());
+        Reset { new_key, key_since, ..Reset::default() }
+    }
+
     fn resolve_undo(&mut self, path: &Path, action: &Resolution) -> Decided {
         match action {
             Resolution::Complete { .. } => self.undone(path, ProofBy::Operator),
@@ -84,7 +89,7 @@ impl Draft<'_> {
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }
             _ => {
-                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: true, attempt: None })?;
+                self.tell_of(path, Fact::StepReset(Reset { granted: true, ..Reset::default() }))?;
                 self.issue_undo(path)
             }
         }
@@ -128,7 +133,7 @@ impl Draft<'_> {
                     self.reconcile(&path, failure, &def)?;
                 }
                 Wait::Lost { .. } => {
-                    self.tell_of(&path, Fact::StepReset { input: None, new_key: false, granted: true, attempt: None })?;
+                    self.tell_of(&path, Fact::StepReset(Reset { granted: true, ..Reset::default() }))?;
                     self.issue_again(&path, attempt + 1, None)?;
                 }
                 _ => self.wait_again(&path, block)?,

@@ -4,7 +4,7 @@ use crate::contract::StepState;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply};
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::step::{Block, Role, Step, TaskKind, Wait};
 use crate::run::{Hold, OneStep, Phase};
 
@@ -43,7 +43,7 @@ impl Draft<'_> {
                 self.rest(path, Block::new(Wait::Probe, message, self.now).until(Some(self.now)))
             }
             TaskKind::Step | TaskKind::Body | TaskKind::Compensate => {
-                self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false, attempt: None })
+                self.tell_of(path, Fact::StepReset(Reset::default()))
             }
         }
     }
@@ -53,6 +53,7 @@ impl Draft<'_> {
             return Err(Rejection::NotNow { asked: "resumed", state: self.state() }.into());
         }
         self.tell(Fact::PauseLifted { one_step })?;
+        self.settle_late()?;
         self.handle_due()?;
         self.offer_withheld(|_| true)?;
         Ok(Reply::Done)

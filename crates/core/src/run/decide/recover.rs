@@ -6,7 +6,7 @@ use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Fault, Json};
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::scope::{Here, json_text};
 use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, Role, Step, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
@@ -173,23 +173,40 @@ impl Draft<'_> {
         };
         if let Some(json) = fresh {
             let input = self.store_input(path, json.into());
-            self.tell_of(path, Fact::StepReset { input: Some(input), new_key: false, granted: false, attempt: None })?;
+            self.tell_of(path, Fact::StepReset(Reset { input: Some(input), ..Reset::default() }))?;
         }
         self.issue_again(path, attempt + 1, None)
     }
 
     /// Finds out first whether the effect happened.
     pub(super) fn reconcile(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
-        if let Some(late) = self.around.late.get(path) {
-            let (output, at) = (late.output.clone(), late.at);
-            let why = format!("its worker answered at {at}, after its lease was over");
-            self.tell_of(path, Fact::StepReconciled { verdict: "found".into(), why, external_id: None })?;
-            return self.complete_step(path, Some(output), ProofBy::Reconcile);
+        if self.complete_from_late(path, def.reconcile.is_none())? {
+            return Ok(());
+        }
+        if let Some(at) = self.late_denial(self.must_row(path)?) {
+            return self.denied_late(path, failure, at, def);
         }
         if def.reconcile.is_none() {
             return self.ask(path, failure);
         }
         self.issue_probe(path)
+    }
+
+    /// Its worker said, too late, that it failed and that nothing happened: what a probe would find is known.
+    fn denied_late(&mut self, path: &Path, failure: Failure, at: Timestamp, def: &StepDef) -> Decided {
+        let why = format!("its worker said at {at}, after its lease was over, that it failed and nothing happened");
+        self.tell_of(path, Fact::StepReconciled { verdict: "absent".into(), why, external_id: None })?;
+        self.absent(path, failure, def)
+    }
+
+    /// The effect did not happen: the step is tried again while it may be.
+    fn absent(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
+        let attempt = self.must_row(path)?.attempt.max(1);
+        if attempt < self.attempts(path, &def.retry)? {
+            return self.issue_again(path, attempt + 1, None);
+        }
+        // The failure is final, and nothing is unknown about it.
+        self.fail_step(path, Failure { class: FailureClass::Transient, ..failure }, false)
     }
 
     /// Until when somebody whose lease was taken away may still cause the effect: an answer before that proves nothing.
@@ -275,6 +292,12 @@ impl Draft<'_> {
         if step.state == StepState::Compensating {
             return self.undo_probed(path, verdict);
         }
+        // What the worker itself said proves more than a probe that found nothing, or half.
+        let nothing = matches!(verdict, Verdict::Absent | Verdict::Unclear { .. });
+        if !matches!(verdict, Verdict::Found { .. }) && self.complete_from_late(path, nothing)? {
+            return Ok(());
+        }
+        let step = self.must_row(path)?;
         if matches!(self.run.head.phase, Phase::Compensating { .. }) {
             return self.unknown_probed(path, verdict);
         }
@@ -294,13 +317,8 @@ impl Draft<'_> {
         }
         match verdict {
             Verdict::Found { output, .. } => self.complete_step(path, output, ProofBy::Reconcile),
-            Verdict::Absent if attempt < self.attempts(path, &def.retry)? => self.issue_again(path, attempt + 1, None),
+            Verdict::Absent => self.absent(path, failure, &def),
             Verdict::Partial { .. } if attempt >= self.attempts(path, &def.retry)? => self.ask(path, failure),
-            Verdict::Absent => {
-                // Known not to have happened: the failure is final, and nothing is unknown about it.
-                let class = FailureClass::Transient;
-                self.fail_step(path, Failure { class, kind: failure.kind, ..failure }, false)
-            }
             Verdict::Partial { .. } => self.issue_again(path, attempt + 1, None),
             Verdict::Abort { reason } => {
                 let failure = self.failure(path, FailureClass::Fatal, reason, attempt).coded("reconcile_abort");

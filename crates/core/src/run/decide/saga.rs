@@ -50,11 +50,11 @@ impl Draft<'_> {
 
     fn look_at_unknown(&mut self, path: &Path) -> Decided {
         let step = self.must_row(path)?;
-        if let Some(late) = self.around.late.get(path) {
-            let output = late.output.clone();
-            return self.complete_step(path, Some(output), ProofBy::Reconcile);
+        let has_probe = self.spec(step).reconcile.is_some();
+        if self.complete_from_late(path, !has_probe)? {
+            return Ok(());
         }
-        if self.spec(step).reconcile.is_some() {
+        if has_probe {
             return self.issue_probe(path);
         }
         let message = "It is not known whether its effect happened, and there is no probe to find out.";
@@ -155,6 +155,9 @@ impl Draft<'_> {
         let step = self.must_row(path)?;
         let (def, attempt) = (self.spec(step), step.undo_attempt);
         let Some(undo) = &def.compensate else { return Ok(()) };
+        if self.undone_late(path)? {
+            return Ok(());
+        }
         match undo.effect {
             EffectKind::External if undo.reconcile.is_some() => self.issue_probe(path),
             EffectKind::External => self.give_up_undo(path, &failure),
@@ -165,6 +168,9 @@ impl Draft<'_> {
 
     /// What the probe of an undo found.
     pub(super) fn undo_probed(&mut self, path: &Path, verdict: Verdict) -> Decided {
+        if !matches!(verdict, Verdict::Found { .. }) && self.undone_late(path)? {
+            return Ok(());
+        }
         let step = self.must_row(path)?;
         let most = self.spec(step).compensate.as_ref().map_or(1, |undo| undo.retry.max_attempts);
         match verdict {

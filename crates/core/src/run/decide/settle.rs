@@ -7,7 +7,7 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::event::Fact;
 use crate::run::scope::Here;
 use crate::run::step::{Role, Step, Wait};
-use crate::run::{Because, Cancel, Finally, Phase, limits};
+use crate::run::{Because, Cancel, Finally, OUTCOME_UNKNOWN, Phase, limits};
 
 use super::outcome::class_of;
 
@@ -127,13 +127,13 @@ impl Draft<'_> {
         let unknown = self.run.head.unknown.clone();
         for effect in &unknown.newest {
             let message = format!("it is not known whether the effect of {effect} happened");
-            self.warn("outcome_unknown", message, Some(effect.clone()))?;
+            self.warn(OUTCOME_UNKNOWN, message, Some(effect.clone()))?;
         }
         match unknown.count - unknown.newest.len() as u64 {
             0 => Ok(()),
             more => {
                 let message = format!("it is not known whether the effects of {more} more steps happened");
-                self.warn("outcome_unknown", message, None)
+                self.warn(OUTCOME_UNKNOWN, message, None)
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::expression::EvalError;
 use crate::ids::{Digest, Path};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, BlockOn, Effect, Holding, Json, Rejection, Reply};
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::fold::row_of;
 use crate::run::limits;
 use crate::run::scope::{Here, json_text};
@@ -146,7 +146,7 @@ impl Draft<'_> {
         let broken = declared.and_then(Result::ok).filter(|connection| self.is_known_broken(connection));
         let Some(connection) = broken else { return Ok(false) };
         let attempt = Some(attempt);
-        self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false, attempt })?;
+        self.tell_of(path, Fact::StepReset(Reset { attempt, ..Reset::default() }))?;
         self.wait_for_broken(path, connection)?;
         Ok(true)
     }

@@ -6,7 +6,7 @@ use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::Reply;
-use crate::run::event::Fact;
+use crate::run::event::{Fact, Reset};
 use crate::run::lifecycle::{block_ends_at, due_at};
 use crate::run::step::{Block, ProofBy, Role, TaskKind, Wait};
 use crate::time::Timestamp;
@@ -18,6 +18,7 @@ const MOST_ROUNDS: usize = 4;
 
 impl Draft<'_> {
     pub(super) fn wake(&mut self) -> Decided<Reply> {
+        self.settle_late()?;
         self.handle_due()?;
         match self.run.head.phase {
             Phase::Forward if self.run.head.started.deadline_at.is_some_and(|at| at <= self.now) => {
@@ -226,11 +227,6 @@ impl Draft<'_> {
         match block.wait {
             Wait::Retry { .. } if undoing => self.issue_undo(path),
             Wait::Retry { next_attempt, .. } => self.issue_again(path, next_attempt, None),
-            Wait::Probe if !undoing && self.around.late.contains_key(path) => {
-                let def = self.spec(step);
-                let unknown = self.failure(path, FailureClass::OutcomeUnknown, block.message.clone(), step.attempt);
-                self.reconcile(path, unknown, &def)
-            }
             Wait::Probe => self.issue_probe(path),
             Wait::Timer => self.timer_ended(path),
             Wait::Approval(_) | Wait::Signal { .. } | Wait::Callback { .. } | Wait::Child { .. } => {
@@ -251,7 +247,7 @@ impl Draft<'_> {
             // The pause before a round is over: it begins now, or when the hold lets it.
             let opening = Opening { path: path.clone(), place: step.place.clone() };
             let may_issue = self.may_issue(self.is_finally(step), Some(step));
-            self.tell_of(path, Fact::StepReset { input: None, new_key: false, granted: false, attempt: None })?;
+            self.tell_of(path, Fact::StepReset(Reset::default()))?;
             return if may_issue { self.open(opening, &def) } else { Ok(()) };
         }
         self.deliver(path, "timer", None, None, None)

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::contract::{RunState, StepState};
-use abide_core::ids::{Digest, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
+use abide_core::ids::{Digest, Epoch, Namespace, Path, PayloadName, Queue, RunId, WorkerId, WorkflowId};
 use abide_core::run::command::Json;
 use abide_core::run::step::{Connection, Live, Progress, Step};
-use abide_core::run::{Columns, ConnectionFacts, Head, LateAnswer, Need, Started, Working};
+use abide_core::run::{Columns, ConnectionFacts, Head, LateAnswer, LateAnswers, LateReport, Need, Started, Working};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, Row, params};
 
@@ -116,21 +116,33 @@ pub(super) fn step_of(row: &Row<'_>) -> Stored<Arc<Step>> {
     Ok(Arc::new(step))
 }
 
-pub(super) fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, LateAnswer>> {
-    Ok(late_from(db, no)?.into_iter().map(|(path, (answer, _))| (path, answer)).collect())
+pub(super) fn late(db: &Db, no: RunNo) -> Stored<LateAnswers> {
+    let mut late = LateAnswers::new();
+    for (path, answer, _) in late_from(db, no)? {
+        late.entry(path).or_default().push(answer);
+    }
+    Ok(late)
 }
 
-/// What workers said too late, with who they were.
-pub(super) fn late_from(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, (LateAnswer, WorkerId)>> {
+/// What workers said too late, with who they were, oldest first.
+pub(super) fn late_from(db: &Db, no: RunNo) -> Stored<Vec<(Path, LateAnswer, WorkerId)>> {
     let text = "
-        select path, unseal(output, run_no, '#late/' || path), at, worker from late_answers where run_no = ?1";
+        select path, unseal(output, run_no, '#late/' || path), at, worker, epoch, v
+        from   late_answers
+        where  run_no = ?1
+        order  by path, n";
     let mut statement = db.prepare_cached(text)?;
     let mut rows = statement.query([no])?;
-    let mut late = BTreeMap::new();
+    let mut late = Vec::new();
     while let Some(row) = rows.next()? {
-        let output = std::str::from_utf8(row.get_ref(1)?.as_blob().map_err(corrupt)?).map_err(corrupt)?.into();
-        let answer = LateAnswer { output, at: Timestamp::from_micros(row.get(2)?) };
-        late.insert(Path::new(row.get::<_, String>(0)?), (answer, WorkerId::new(row.get::<_, String>(3)?)));
+        let text = std::str::from_utf8(row.get_ref(1)?.as_blob().map_err(corrupt)?).map_err(corrupt)?;
+        let said = match row.get::<_, i64>(5)? {
+            1 => LateReport::Result { output: text.into() },
+            _ => parse(text, "a late answer")?,
+        };
+        let (epoch, at) = (Epoch(row.get::<_, i64>(4)? as u64), Timestamp::from_micros(row.get(2)?));
+        let worker = WorkerId::new(row.get::<_, String>(3)?);
+        late.push((Path::new(row.get::<_, String>(0)?), LateAnswer { epoch, said, at }, worker));
     }
     Ok(late)
 }

@@ -30,6 +30,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("009_entries", include_str!("migrations/009_entries.sql")),
     ("010_ages", include_str!("migrations/010_ages.sql")),
     ("011_found", include_str!("migrations/011_found.sql")),
+    ("012_late", include_str!("migrations/012_late.sql")),
 ];
 
 /// How long a foreign process may hold the write lock before a batch is refused.

@@ -237,7 +237,7 @@ pub fn connections(db: &Db, namespace: &Namespace) -> Stored<Vec<(Connection, Co
 }
 
 /// What workers said too late, with who they were.
-pub fn late(db: &Db, no: RunNo) -> Stored<BTreeMap<Path, (LateAnswer, WorkerId)>> {
+pub fn late(db: &Db, no: RunNo) -> Stored<Vec<(Path, LateAnswer, WorkerId)>> {
     load::late_from(db, no)
 }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use abide_core::ids::{Digest, Path};
-use abide_core::run::Started;
 use abide_core::run::step::{Callback, Step};
+use abide_core::run::{LateAnswer, Started};
 use abide_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection as Db, params};
 
@@ -434,11 +434,12 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     }
     for late in &writes.late {
         let text = "
-            insert or ignore into late_answers (run_no, path, worker, output, at)
-            values (?1, ?2, ?3, seal(?4, ?1, '#late/' || ?2), ?5)";
-        let values =
-            params![late.no, late.path.as_str(), late.worker.as_str(), &*late.answer.output, late.answer.at.micros()];
-        db.prepare_cached(text)?.execute(values)?;
+            insert or ignore into late_answers (run_no, path, n, worker, epoch, v, output, at)
+            values (?1, ?2, ?3, ?4, ?5, 2, seal(?6, ?1, '#late/' || ?2), ?7)";
+        let LateAnswer { epoch, said, at } = &late.answer;
+        let said = json(said)?;
+        let (path, worker) = (late.path.as_str(), late.worker.as_str());
+        db.prepare_cached(text)?.execute(params![late.no, path, late.n as i64, worker, epoch.0 as i64, said, at.micros()])?;
     }
     for (no, connection) in &writes.released {
         let text = "update connection_waits set released = 0 where run_no = ?1 and tool = ?2 and account = ?3";

@@ -1,0 +1,103 @@
+//! What workers say after their leases are over: it changes nothing and is kept beside the log, as evidence.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::command::{Ask, Fault, Report};
+use crate::contract::FailureClass;
+use crate::ids::{Epoch, Path};
+use crate::time::Timestamp;
+
+/// What workers said after their leases were over, by step, oldest first.
+pub type LateAnswers = BTreeMap<Path, Vec<LateAnswer>>;
+
+/// What a worker said after its lease was over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LateAnswer {
+    /// The lease that was over. Zero: an earlier version did not keep it.
+    pub epoch: Epoch,
+    pub said: LateReport,
+    pub at: Timestamp,
+}
+
+/// The part of a late report that is evidence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum LateReport {
+    /// The task was done.
+    Result { output: Arc<str> },
+    /// The outside world answered for an effect: the step's own, or a named one.
+    Receipt {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        external_id: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        result: Option<Arc<str>>,
+    },
+    /// The task failed. A class other than `outcome_unknown` says that nothing without a receipt happened.
+    Failure {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class: Option<FailureClass>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+        message: String,
+    },
+}
+
+impl LateReport {
+    /// The evidence in a worker's report, by the row that it is about. Most reports have none.
+    pub fn of(ask: &Ask) -> Vec<(Path, LateReport)> {
+        let null = || Arc::from("null");
+        let of_result = |result: &Result<Report, Fault>| match result {
+            Ok(report) => LateReport::Result { output: report.output.clone().unwrap_or_else(null) },
+            Err(fault) => LateReport::of_fault(fault),
+        };
+        match ask {
+            Ask::Complete { holding, report } => {
+                let output = report.output.clone().unwrap_or_else(null);
+                vec![(holding.path.clone(), LateReport::Result { output })]
+            }
+            Ask::Fail { holding, fault } => vec![(holding.path.clone(), LateReport::of_fault(fault))],
+            Ask::Effect { external_id: None, result: None, .. } => Vec::new(),
+            Ask::Effect { holding, name, external_id, result } => {
+                let (name, external_id, result) = (name.clone(), external_id.clone(), result.clone());
+                vec![(holding.path.clone(), LateReport::Receipt { name, external_id, result })]
+            }
+            Ask::Steps { done, .. } => {
+                done.iter().map(|done| (done.step_id.clone(), of_result(&done.result))).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn of_fault(fault: &Fault) -> LateReport {
+        LateReport::Failure { class: fault.class, code: fault.code.clone(), message: fault.message.clone() }
+    }
+
+    /// Only the first answer of a lease counts, and only the first receipt of an effect.
+    pub fn repeats(&self, known: &LateReport) -> bool {
+        match (self, known) {
+            (LateReport::Receipt { name, .. }, LateReport::Receipt { name: before, .. }) => name == before,
+            (LateReport::Receipt { .. }, _) | (_, LateReport::Receipt { .. }) => false,
+            (
+                LateReport::Result { .. } | LateReport::Failure { .. },
+                LateReport::Result { .. } | LateReport::Failure { .. },
+            ) => true,
+        }
+    }
+
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        match self {
+            LateReport::Result { output } => output.len(),
+            LateReport::Receipt { name, external_id, result } => {
+                text(name) + text(external_id) + result.as_ref().map_or(0, |result| result.len())
+            }
+            LateReport::Failure { code, message, .. } => text(code) + message.len(),
+        }
+    }
+}
