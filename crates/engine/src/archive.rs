@@ -155,12 +155,17 @@ impl Bundle {
     pub(crate) fn loaded(&self, no: RunNo) -> Loaded {
         let open = self.steps.iter().filter(|step| step.is_open());
         let steps = open.map(|step| (step.path.clone(), Some(Arc::new(step.clone())))).collect();
+        let late = self.late_answers();
+        let run = Working { head: Box::new(self.head.clone()), steps, payloads: BTreeMap::new() };
+        Loaded { no, run, wake_at: None, late }
+    }
+
+    pub(crate) fn late_answers(&self) -> LateAnswers {
         let mut late = LateAnswers::new();
         for one in &self.late {
             late.entry(one.path.clone()).or_default().push(one.answer());
         }
-        let run = Working { head: Box::new(self.head.clone()), steps, payloads: BTreeMap::new() };
-        Loaded { no, run, wake_at: None, late }
+        late
     }
 
     pub fn payload(&self, name: &PayloadName) -> Option<Json> {

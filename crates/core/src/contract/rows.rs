@@ -226,6 +226,7 @@ table! {
             Running: ANY,
             Waiting: ANY,
             RetryScheduled: ANY,
+            Reconciling: ANY,
             Completed: ANY,
             Failed: ANY,
             Skipped: ANY,

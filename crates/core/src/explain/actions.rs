@@ -68,6 +68,9 @@ pub fn to_decide(run: &Working, definition: &Definition, step: &Step, block: &Bl
     ToDecide { form, at_deadline: block.until.map(|_| view.at_deadline(step, block)) }
 }
 
+/// How many unknown steps a sentence names.
+const NAMED: usize = 3;
+
 /// How useful an action is: what moves the run first, what ends it last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
@@ -326,13 +329,38 @@ impl View<'_> {
         let mut actions = Vec::new();
         let failed = matches!(self.state(), RunState::Failed | RunState::Canceled | RunState::CompletedWithWarnings);
         if failed {
-            actions.push(self.action("retry", "Retry as a new run, from what failed", "/retry", json!({})));
+            actions.push(self.retry());
         }
         if let Some(from_step) = self.rerun_from() {
             let title = format!("Rerun as a new run from {from_step}");
             actions.push(self.action("rerun", title, "/rerun", json!({ "from_step": from_step, "version": "same" })));
         }
         actions
+    }
+
+    fn retry(&self) -> NextAction {
+        let title = "Retry as a new run, from what failed";
+        match self.unknown_at_the_end() {
+            Some(unknown) => {
+                let title = format!("{title}; whether {unknown} happened is found out, or asked, first");
+                NextAction { danger: true, ..self.action("retry", title, "/retry", json!({})) }
+            }
+            None => self.action("retry", title, "/retry", json!({})),
+        }
+    }
+
+    /// Steps of a run that has ended of which still nobody knows whether their effect happened, in words.
+    pub fn unknown_at_the_end(&self) -> Option<String> {
+        let head = &self.run.head;
+        let unsettled = head.unknown.newest.iter().filter(|path| self.settled(path).is_none());
+        let mut names: Vec<&str> = unsettled.map(Path::as_str).collect();
+        names.truncate(NAMED);
+        let more = head.unknown.count.saturating_sub(NAMED as u64);
+        match (names.join(", "), more) {
+            (names, _) if names.is_empty() => None,
+            (names, 0) => Some(names),
+            (names, more) => Some(format!("{names} and {more} more")),
+        }
     }
 
     /// Where a rerun begins unless somebody says otherwise: at the step that failed, or at the first.

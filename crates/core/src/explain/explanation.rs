@@ -13,7 +13,7 @@ use super::words;
 use crate::contract::RunState;
 use crate::definition::Definition;
 use crate::ids::{Epoch, Path, RunId};
-use crate::run::{Working, wake_at};
+use crate::run::{Working, sentence, wake_at};
 use crate::time::Timestamp;
 
 /// What `GET /v1/runs/{id}/explain` returns.
@@ -98,6 +98,14 @@ impl View<'_> {
     }
 
     fn why(&self) -> String {
+        let why = self.why_so();
+        match self.unknown_at_the_end().filter(|_| self.is_terminal()) {
+            Some(unknown) => format!("{} Nobody knows whether {unknown} happened.", sentence(&why)),
+            None => why,
+        }
+    }
+
+    fn why_so(&self) -> String {
         if let Some(reason) = self.reason() {
             return why(&reason);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::intent::CarriedIntent;
 use super::rerun::Carried;
 use super::step::{Connection, FieldFault, Progress, Receipt, Resource};
 use super::{Origin, Parent};
@@ -213,6 +214,8 @@ pub struct Start {
     pub sealed: bool,
     /// Checkpoints of the run that this one reruns.
     pub carried: Vec<Carried>,
+    /// Effects of that run of which nobody knows whether they happened.
+    pub intents: Vec<CarriedIntent>,
 }
 
 impl Start {
@@ -234,6 +237,7 @@ impl Start {
             trace_id: None,
             sealed: false,
             carried: Vec::new(),
+            intents: Vec::new(),
         }
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::command::{Actor, Outcome};
+use super::intent::Intent;
 use super::step::{
     Answer, Block, Callback, ChildEnd, ChildRef, CodedStep, Connection, Decision, Group, NamedEffect, Place, Proof,
     Receipt, Ref, Resource, Task,
@@ -269,6 +270,12 @@ facts! {
         name: Option<String>,
         receipt: Receipt,
     } = "effect.received" in Step,
+    /// The effect of an earlier run is looked for, or done, under its key.
+    EffectResumed {
+        intent: Box<Intent>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Ref>,
+    } = "effect.resumed" in Step,
     CallbackMade(Callback) = "callback.made" in Step,
     CallbackAnswered { token_hash: Digest, payload: Ref } = "callback.answered" in Step,
     /// Something that a task or a wait asked for arrived.

@@ -290,6 +290,7 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             match task.kind {
                 TaskKind::Step | TaskKind::Body => {
                     step.attempt = *attempt;
+                    step.untried = false;
                     step.probe_attempt = 0;
                     step.input = Some(task.input.clone());
                     step.deadline_at = step.deadline_at.or(*deadline_at);
@@ -360,6 +361,7 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             step.place.role = place.role;
             if coded.is_some() {
                 step.attempt = coded_attempt(step);
+                step.untried = false;
                 step.block = None;
                 step.coded = coded.clone();
             }
@@ -486,6 +488,15 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
                     void: false,
                 }),
             }
+        }
+        Fact::EffectResumed { intent, input } => {
+            step.key_of = Some(Box::new(intent.key_of.clone()));
+            step.untried = intent.unknown;
+            step.receipt = intent.receipt.clone();
+            step.effects = intent.effects.clone();
+            step.resources = intent.resources.clone();
+            step.lease_until = intent.lease_until;
+            step.input = input.clone().or(step.input.take());
         }
         Fact::CallbackMade(callback) => {
             // Who makes a callback anew lost the address of the first, but the tool did not: either answer counts. One

@@ -101,3 +101,41 @@ impl LateReport {
         }
     }
 }
+
+/// That an effect happened, as its worker said it.
+pub(super) struct LateProof {
+    pub output: Option<Arc<str>>,
+    pub external_id: Option<String>,
+    pub at: Timestamp,
+}
+
+/// What late answers prove about a step as a whole: a result before a receipt without one.
+pub(super) fn late_proof<'a>(late: impl Iterator<Item = &'a LateAnswer>) -> Option<LateProof> {
+    let mut without_result = None;
+    for answer in late {
+        let at = answer.at;
+        match &answer.said {
+            LateReport::Result { output } => {
+                return Some(LateProof { output: Some(output.clone()), external_id: None, at });
+            }
+            LateReport::Receipt { name: None, external_id, result } => {
+                let proof = LateProof { output: result.clone(), external_id: external_id.clone(), at };
+                if proof.output.is_some() {
+                    return Some(proof);
+                }
+                without_result = Some(proof);
+            }
+            LateReport::Receipt { name: Some(_), .. } | LateReport::Failure { .. } => {}
+        }
+    }
+    without_result
+}
+
+/// When the worker said, too late, that it failed and nothing happened.
+pub(super) fn late_denial<'a>(mut late: impl Iterator<Item = &'a LateAnswer>) -> Option<Timestamp> {
+    let denies = |late: &&LateAnswer| match &late.said {
+        LateReport::Failure { class, .. } => class.is_some_and(|class| class != FailureClass::OutcomeUnknown),
+        LateReport::Result { .. } | LateReport::Receipt { .. } => false,
+    };
+    late.find(denies).map(|late| late.at)
+}

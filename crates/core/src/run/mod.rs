@@ -2,6 +2,7 @@
 
 pub mod command;
 pub mod event;
+pub mod intent;
 pub mod invariant;
 pub mod memory;
 pub mod rerun;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use advance::{Advanced, Need, Stop, advance, first_needs};
 pub use fold::{Broken, fold, replay, row_of};
+use intent::Intent;
 pub use late::{LateAnswer, LateAnswers, LateReport};
 pub use lifecycle::{Situation, project, wake_at};
 use step::{Connection, Ref, Step};
@@ -162,6 +164,10 @@ pub struct Started {
     /// How many runs are above this one.
     #[serde(default)]
     pub depth: u32,
+    /// Effects of the run that this one reruns of which nobody knows whether they happened, by step of this run. They are looked
+    /// for before anything is issued.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub intents: BTreeMap<Path, Intent>,
     /// Its payloads are sealed where they are stored: its document, or its parent's, calls something sensitive.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sealed: bool,
@@ -432,6 +438,7 @@ fn nothing_said() -> Arc<Started> {
         parent: None,
         origin: None,
         depth: 0,
+        intents: BTreeMap::new(),
         sealed: false,
         trace_id: String::new(),
     })
@@ -535,13 +542,26 @@ impl Head {
 pub use decide::flow::PUSH;
 pub use decide::http::{CALLBACK_PLACEHOLDER, placeholder};
 pub use decide::operator::resolutions;
+pub(crate) use decide::sentence;
+
+/// The key of a step: of its own run, or of the run in which its effect may have happened already.
+pub fn key_of_step(head: &Head, step: &Step, path: &Path, name: Option<&str>) -> Digest {
+    match &step.key_of {
+        Some(of) if step.group == 0 && *path == step.path => key(&head.namespace, &of.run_id, &of.path, of.group, name),
+        _ => idempotency_key(head, path, step.group, name),
+    }
+}
 
 /// The key under which an effect may happen once: made from who asks and never from arguments.
 pub fn idempotency_key(head: &Head, path: &Path, group: u32, name: Option<&str>) -> Digest {
+    key(&head.namespace, &head.run_id, path, group, name)
+}
+
+fn key(namespace: &Namespace, run_id: &RunId, path: &Path, group: u32, name: Option<&str>) -> Digest {
     Digest::of_fields([
         b"effect".as_slice(),
-        head.namespace.as_str().as_bytes(),
-        head.run_id.as_str().as_bytes(),
+        namespace.as_str().as_bytes(),
+        run_id.as_str().as_bytes(),
         path.as_str().as_bytes(),
         &group.to_le_bytes(),
         name.unwrap_or("").as_bytes(),

@@ -1,8 +1,11 @@
 //! Reruns: a new run from a run that has ended. The old log is untouched; what is carried over is said beforehand.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::command::{Json, Rejection};
+use super::intent::is_unknown;
 use super::step::{CodedStep, Decision, FieldFault, NamedEffect, Receipt, Ref, Resource, Role, Step};
 use super::{Head, Origin, OriginKind};
 use crate::contract::StepState;
@@ -53,6 +56,8 @@ pub struct RerunPlan {
     pub receipts_reused: Vec<String>,
     /// Steps whose effect on the world happened before and would happen again.
     pub effects_repeated: Vec<String>,
+    /// Steps of which nobody knows whether their effect happened: a probe looks for it first, or a person is asked.
+    pub effects_unknown: Vec<String>,
     /// Approvals that are needed again.
     pub approvals_needed: Vec<String>,
     /// Steps that are written differently in the version that would be used.
@@ -68,6 +73,18 @@ pub struct Source<'a> {
     pub definition: &'a Definition,
 }
 
+/// What a rerun takes over, beside what it tells people.
+#[derive(Clone, Debug, Default)]
+pub struct Planned {
+    pub plan: RerunPlan,
+    /// Rows whose checkpoints are carried.
+    pub carried: Vec<Path>,
+    /// Rows whose effects may have happened, with the step of the new run that looks for each.
+    pub unknown: Vec<(Path, Path)>,
+    /// Intents that the run had from an earlier one and did not get to.
+    pub unresumed: Vec<Path>,
+}
+
 /// Plans a rerun from a step, or (`None`) a retry from where it failed. The rows tell what is carried over; the caller
 /// adds their outputs.
 pub fn plan_rerun(
@@ -75,7 +92,7 @@ pub fn plan_rerun(
     target: &Definition,
     from_step: Option<&str>,
     new_input: bool,
-) -> Result<(RerunPlan, Vec<Path>), Rejection> {
+) -> Result<Planned, Rejection> {
     let state = source.head.state.ok_or_else(|| Rejection::NoRun(source.head.run_id.clone()))?;
     if !state.is_terminal() {
         return Err(Rejection::RunNotTerminal(state));
@@ -100,7 +117,51 @@ pub fn plan_rerun(
         source.steps.iter().filter(|row| is_newest(source, row) && row_is_carried(target, row, &carried)).collect();
     // In the order in which they were completed: what is undone later is undone last first.
     rows.sort_by_key(|row| (row.ended_at, &row.path));
-    Ok((plan, rows.into_iter().map(|row| row.path.clone()).collect()))
+    let carried_ids = |id: &str| target.step(id).is_some_and(|(index, _)| carried[index]);
+    let paths = rows.into_iter().map(|row| row.path.clone()).collect();
+    Ok(with_unknown(source, plan, paths, |path| carried_ids(path.as_str().split('.').next().unwrap_or_default())))
+}
+
+/// Adds what nobody knows about: a step that is executed again looks for its effect first.
+fn with_unknown(
+    source: Source<'_>,
+    mut plan: RerunPlan,
+    carried: Vec<Path>,
+    is_carried: impl Fn(&Path) -> bool,
+) -> Planned {
+    let mut unknown: BTreeMap<Path, (u32, Path)> = BTreeMap::new();
+    for row in source.steps.iter().filter(|row| is_unknown(row) && !is_carried(&row.path)) {
+        let path = path_in_new_run(row, source.definition);
+        // Of several visits the newest counts.
+        let newest = unknown.get(&path).is_none_or(|(visit, _)| row.place.visit >= *visit);
+        if newest {
+            unknown.insert(path, (row.place.visit, row.path.clone()));
+        }
+    }
+    let acted =
+        |path: &Path| source.steps.iter().any(|row| row.path == *path && (row.key_of.is_some() || row.attempt > 0));
+    let unresumed: Vec<Path> = source
+        .head
+        .started
+        .intents
+        .keys()
+        .filter(|path| !unknown.contains_key(*path) && !is_carried(path) && !acted(path))
+        .cloned()
+        .collect();
+    plan.effects_unknown = unknown.keys().chain(&unresumed).map(Path::to_string).collect();
+    plan.effects_repeated.retain(|step| !plan.effects_unknown.contains(step));
+    let unknown = unknown.into_iter().map(|(path, (_, row))| (row, path)).collect();
+    Planned { plan, carried, unknown, unresumed }
+}
+
+/// The path of a row in a new run, in which paths begin anew with the first visit.
+fn path_in_new_run(row: &Step, definition: &Definition) -> Path {
+    let step = row.place.index.and_then(|index| definition.steps().get(index));
+    match (step, row.place.parent.as_ref().and(row.place.number)) {
+        (Some(step), Some(number)) => Path::from(format!("{}.{number}", step.id).as_str()),
+        (Some(step), None) => Path::from(step.id.as_str()),
+        (None, _) => row.path.clone(),
+    }
 }
 
 /// Where a new run comes from.
@@ -118,13 +179,9 @@ impl Carried {
         from: &RunId,
     ) -> Carried {
         let step = row.place.index.and_then(|index| definition.steps().get(index)).map(|step| step.id.clone());
-        let id = step.clone().unwrap_or_else(|| row.path.to_string());
+        let id = step.unwrap_or_else(|| row.path.to_string());
         let member = row.place.parent.as_ref().and(row.place.number);
-        let path = match (&step, member) {
-            (Some(id), Some(number)) => format!("{id}.{number}"),
-            (Some(id), None) => id.clone(),
-            (None, _) => row.path.to_string(),
-        };
+        let path = path_in_new_run(row, definition).to_string();
         Carried {
             parent: member.map(|_| Path::from(id.as_str())),
             step: id,
@@ -287,7 +344,7 @@ fn describe(source: Source<'_>, step: &StepDef, carried: bool, plan: &mut RerunP
 }
 
 /// The steps of a coded body are carried up to the one from which it goes on.
-fn plan_coded(source: Source<'_>, from_step: Option<&str>) -> Result<(RerunPlan, Vec<Path>), Rejection> {
+fn plan_coded(source: Source<'_>, from_step: Option<&str>) -> Result<Planned, Rejection> {
     let start = match from_step {
         Some(id) => Some(source.steps.iter().find(|row| row.path.as_str() == id).ok_or_else(|| unknown_step(id))?),
         None => None,
@@ -310,5 +367,6 @@ fn plan_coded(source: Source<'_>, from_step: Option<&str>) -> Result<(RerunPlan,
             }
         }
     }
-    Ok((plan, paths))
+    let kept = paths.clone();
+    Ok(with_unknown(source, plan, paths, |path| kept.contains(path)))
 }

@@ -86,6 +86,12 @@ pub struct Step {
     /// Part of the idempotency key; it grows only when an operator says so.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub group: u32,
+    /// The run and step under whose key it acts: its effect may have happened there already.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub key_of: Option<Box<KeyOf>>,
+    /// Whether its effect happened in another run is looked for first: nothing was executed here yet.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub untried: bool,
     /// Leases before this one had another idempotency key.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub key_since: Epoch,
@@ -168,6 +174,15 @@ pub struct Step {
     /// Liveness, beside the log: outside fold and hash, and stored apart.
     #[serde(skip)]
     pub live: Option<Live>,
+}
+
+/// What an idempotency key is made of, beside the namespace and the name of an effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyOf {
+    pub run_id: RunId,
+    pub path: Path,
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub group: u32,
 }
 
 /// One unit of leased work: an attempt, a probe, an undo, or a body.
@@ -531,6 +546,8 @@ impl Step {
             attempt: 0,
             granted: 0,
             group: 0,
+            key_of: None,
+            untried: false,
             key_since: Epoch::default(),
             started_at: at,
             ended_at: None,

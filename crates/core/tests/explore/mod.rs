@@ -11,9 +11,10 @@ use abide_core::contract::{FailureClass, RunState};
 use abide_core::definition::{Definition, EffectKind, OnCancel, WaitMode};
 use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, RunId, TaskId, WorkerId, WorkflowId};
 use abide_core::run::command::*;
+use abide_core::run::intent::{CarriedIntent, Intent};
 use abide_core::run::invariant;
 use abide_core::run::memory::Memory;
-use abide_core::run::step::{Connection, Progress, Role, Step, TaskKind, Wait};
+use abide_core::run::step::{Connection, KeyOf, Progress, Role, Step, TaskKind, Wait};
 use abide_core::run::{Around, ConnectionFacts, LateAnswer, LateReport};
 use abide_core::time::{Span, Timestamp};
 
@@ -35,6 +36,28 @@ pub struct Explorer<'d> {
 }
 
 const START: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
+
+/// As if the run was a rerun of one of which nobody knows what it did.
+fn intents(definition: &Definition, unknown: bool) -> Vec<CarriedIntent> {
+    let from = RunId::from("run_01KDVZ3C000000000000000009");
+    let of_step = |step: &abide_core::definition::StepDef| {
+        let path = Path::from(step.id.as_str());
+        let key_of = KeyOf { run_id: from.clone(), path: path.clone(), group: 0 };
+        let intent = Intent {
+            from: from.clone(),
+            step_id: path.clone(),
+            key_of,
+            unknown: unknown && step.effect == EffectKind::External,
+            found: None,
+            lease_until: unknown.then_some(START + Span::from_secs(5)),
+            receipt: None,
+            effects: Vec::new(),
+            resources: Vec::new(),
+        };
+        CarriedIntent { path, intent, payloads: Default::default() }
+    };
+    definition.steps().iter().map(of_step).collect()
+}
 
 impl<'d> Explorer<'d> {
     pub fn start(definition: &'d Definition, choice: Choice) -> Explorer<'d> {
@@ -58,6 +81,9 @@ impl<'d> Explorer<'d> {
         let mut start = Start::with_input(corpus::INPUT);
         start.paused = choice.0 % 8 == 1;
         start.start_at = (choice.0 % 8 == 2).then_some(START + Span::from_secs(60));
+        if choice.2.is_multiple_of(8) {
+            start.intents = intents(definition, choice.2.is_multiple_of(16));
+        }
         explorer.ask(Actor::user("starter"), Ask::Start(Box::new(start)));
         explorer
     }

@@ -238,13 +238,13 @@ fn a_held_body_is_released_when_it_wants_to_begin_something() {
 
 #[test]
 fn a_rerun_of_a_body_asks_again_for_what_was_carried() {
-    use abide_core::run::rerun::{Carried, Source, plan_rerun};
+    use abide_core::run::rerun::{Carried, Planned, Source, plan_rerun};
     let run = said(at_work(), vec![], vec![begin("search")], vec![]);
     let run =
         said(run, vec![done("search", "1")], vec![], vec![]).after([failed("body", FailureClass::Fatal)]).state(Failed);
     let rows: Vec<_> = run.memory.rows.values().map(|row| (**row).clone()).collect();
     let source = Source { head: run.head(), steps: &rows, definition: &run.definition };
-    let (plan, paths) = plan_rerun(source, &run.definition, None, false).expect("a plan");
+    let Planned { plan, carried: paths, .. } = plan_rerun(source, &run.definition, None, false).expect("a plan");
     assert_eq!(plan.carried, ["search"]);
     let mut start = Start::with_input("{}");
     start.carried = rows

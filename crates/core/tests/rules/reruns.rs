@@ -2,10 +2,14 @@
 
 use abide_core::contract::{FailureClass, RunState::*, StepState};
 use abide_core::definition::Definition;
+use abide_core::ids::{Digest, Namespace, RunId};
 use abide_core::run::OriginKind;
-use abide_core::run::command::{Ask, Rejection, Resolution, Start};
-use abide_core::run::rerun::{Carried, RerunPlan, Source, origin, plan_rerun};
+use abide_core::run::command::{Ask, Rejection, Resolution, Start, StepBegin};
+use abide_core::run::intent::{CarriedIntent, Intent};
+use abide_core::run::memory::Memory;
+use abide_core::run::rerun::{Carried, Planned, RerunPlan, Source, origin, plan_rerun};
 use abide_core::run::step::{ProofBy, Step};
+use abide_core::run::{LateAnswer, LateReport, key_of_step};
 
 use crate::given::*;
 
@@ -33,18 +37,19 @@ fn rows(run: &Given) -> Vec<Step> {
 fn plan(run: &Given, target: &Definition, from: Option<&str>, new_input: bool) -> Result<RerunPlan, Rejection> {
     let rows = rows(run);
     let source = Source { head: run.head(), steps: &rows, definition: &run.definition };
-    plan_rerun(source, target, from, new_input).map(|(plan, _)| plan)
+    plan_rerun(source, target, from, new_input).map(|planned| planned.plan)
 }
 
 /// Makes the new run that a plan describes.
 fn rerun(run: &Given, from: Option<&str>) -> Given {
     let rows = rows(run);
     let source = Source { head: run.head(), steps: &rows, definition: &run.definition };
-    let (_, paths) = plan_rerun(source, &run.definition, from, false).expect("a plan");
+    let planned = plan_rerun(source, &run.definition, from, false).expect("a plan");
     let mut start = Start::with_input("{}");
+    start.intents = intents(run, &rows, &planned);
     start.carried = rows
         .iter()
-        .filter(|row| paths.contains(&row.path))
+        .filter(|row| planned.carried.contains(&row.path))
         .map(|row| {
             let payload = |reference: &Option<abide_core::run::step::Ref>| {
                 reference.as_ref().and_then(|reference| run.memory.payloads.get(&reference.name).cloned())
@@ -56,7 +61,26 @@ fn rerun(run: &Given, from: Option<&str>) -> Given {
     start.origin = Some(origin(run.head(), OriginKind::Rerun, from));
     let mut again = given(FLOW);
     again.definition = run.definition.clone();
+    again.now = run.now;
+    again.memory = Memory::new(RunId::from("run_01KDVZ3C000000000000000002"), Namespace::from("default"));
     again.after([Act::Start(Box::new(start))])
+}
+
+/// What the engine takes along of effects that nobody knows about.
+fn intents(run: &Given, rows: &[Step], planned: &Planned) -> Vec<CarriedIntent> {
+    let none = Vec::new();
+    let of_row = |(row, path): &(abide_core::ids::Path, abide_core::ids::Path)| {
+        let row = rows.iter().find(|known| known.path == *row).expect("a row");
+        let late = run.around.late.get(&row.path).unwrap_or(&none);
+        let (intent, payloads) = Intent::of(run.head(), row, late);
+        CarriedIntent { path: path.clone(), intent, payloads }
+    };
+    let of_intent = |path: &abide_core::ids::Path| CarriedIntent {
+        path: path.clone(),
+        intent: run.head().started.intents[path].clone(),
+        payloads: Default::default(),
+    };
+    planned.unknown.iter().map(of_row).chain(planned.unresumed.iter().map(of_intent)).collect()
 }
 
 #[test]
@@ -166,4 +190,135 @@ fn a_step_whose_effects_happened_would_do_them_again() {
             let plan = plan(run, &run.definition, None, false).expect("a plan");
             assert_eq!(plan.effects_repeated, ["book"]);
         });
+}
+
+const PAY: &str = "workflow: w\ndeadline: 2s\nsteps: [ { id: first, task: t.first }, { id: pay, task: t.pay, effect: external, lease: 1s, retry: { max_attempts: 1 }PROBE } ]";
+
+/// A worker claimed `pay` and was never heard of again; the run failed without knowing whether the card was charged.
+fn failed_without_knowing(probe: bool) -> Given {
+    given(&PAY.replace("PROBE", if probe { ", reconcile: t.find" } else { "" }))
+        .after([started(), claimed("first"), completed("first"), claimed("pay"), passed("3s")])
+        .state(Failed)
+        .check(|run| assert_eq!(run.head().failure.as_ref().expect("a failure").unknown_effects, ["pay"]))
+}
+
+fn key(run: &Given) -> Digest {
+    key_of_step(run.head(), run.row("pay"), &"pay".into(), None)
+}
+
+#[test]
+fn a_retry_probes_an_unknown_effect_under_its_old_key_before_anything_is_issued() {
+    let ended = failed_without_knowing(true);
+    assert_eq!(plan(&ended, &ended.definition, None, false).expect("a plan").effects_unknown, ["pay"]);
+    let again = rerun(&ended, None).step_is("pay", StepState::Reconciling);
+    assert_eq!(key(&again), key(&ended));
+    again
+        .clone()
+        .after([claimed("pay.probe"), completed_with("pay.probe", r#"{"found":true,"output":1}"#)])
+        .output("pay", "1")
+        .state(Succeeded)
+        .log_holds();
+    // Nothing was executed here yet: its one attempt is still to come, under the old key.
+    again
+        .after([claimed("pay.probe"), completed_with("pay.probe", r#"{"found":false}"#)])
+        .step_is("pay", StepState::Issued)
+        .check(|run| assert_eq!((run.row("pay").attempt, key(run)), (1, key(&ended))))
+        .after([claimed("pay"), completed("pay")])
+        .state(Succeeded)
+        .log_holds();
+}
+
+#[test]
+fn without_a_probe_a_retry_asks_a_person_and_names_both_runs() {
+    let ended = failed_without_knowing(false);
+    let again = rerun(&ended, None).state(WaitingOnOperator).check(|run| {
+        let message = &run.row("pay").block.as_ref().expect("a block").message;
+        assert!(message.contains(ended.head().run_id.as_str()), "{message}");
+        assert!(message.contains(run.head().run_id.as_str()), "{message}");
+    });
+    again
+        .after([resolve("pay", Resolution::Retry { new_key: false })])
+        .step_is("pay", StepState::Issued)
+        .check(|run| assert_eq!(key(run), key(&ended)))
+        .log_holds();
+}
+
+#[test]
+fn a_new_key_is_only_made_when_an_operator_says_so() {
+    let ended = failed_without_knowing(false);
+    rerun(&ended, None)
+        .after([resolve("pay", Resolution::Retry { new_key: true })])
+        .check(|run| assert_ne!(key(run), key(&ended)));
+}
+
+#[test]
+fn the_effect_stays_unknown_after_an_operator_failed_the_step_and_after_a_cancel() {
+    let document = "workflow: w\nsteps: [ { id: pay, task: t.pay, effect: external RECOVERY } ]";
+    for recovery in ["", ", recovery: { lost: hold, outcome_unknown: hold }"] {
+        let lost = given(&document.replace("RECOVERY", recovery)).after([started(), claimed("pay"), lost("pay")]);
+        for end in [resolve("pay", Resolution::Fail), cancel()] {
+            let ended = lost.clone().after([end]);
+            assert!(ended.memory.working.is_terminal(), "{}", ended.story());
+            let again = rerun(&ended, None).state(WaitingOnOperator);
+            assert_eq!(key(&again), key(&ended));
+        }
+    }
+}
+
+#[test]
+fn a_rerun_of_a_rerun_still_looks_for_what_the_first_run_did() {
+    let ended = failed_without_knowing(true);
+    let second = rerun(&ended, Some("first")).after([cancel()]).state(Canceled);
+    assert_eq!(plan(&second, &second.definition, None, false).expect("a plan").effects_unknown, ["pay"]);
+    let third = rerun(&second, None).after([claimed("first"), completed("first")]);
+    assert_eq!(key(&third.step_is("pay", StepState::Reconciling)), key(&ended));
+}
+
+#[test]
+fn what_a_worker_said_too_late_for_the_old_run_counts_in_the_new_one() {
+    let mut ended = failed_without_knowing(false);
+    let epoch = ended.holding("pay").epoch;
+    let said = LateReport::Result { output: r#"{"id":9}"#.into() };
+    ended.around.late.insert("pay".into(), vec![LateAnswer { epoch, said, at: ended.now }]);
+    rerun(&ended, None).output("pay", r#"{"id":9}"#).state(Succeeded).log_holds();
+}
+
+#[test]
+fn named_effects_without_a_receipt_keep_their_keys() {
+    let ended = given("workflow: w\nsteps: [ { id: mail, task: t.mail, retry: { max_attempts: 1 } } ]")
+        .after([started(), claimed("mail"), intended("mail", "to-ana"), lost("mail")])
+        .state(Failed);
+    let again = rerun(&ended, None).step_is("mail", StepState::Issued);
+    let key = |run: &Given| key_of_step(run.head(), run.row("mail"), &"mail".into(), Some("to-ana"));
+    assert_eq!(key(&again), key(&ended));
+}
+
+#[test]
+fn an_unknown_step_of_a_coded_body_is_looked_for_when_the_new_body_begins_it() {
+    let begin = || StepBegin {
+        step_id: "pay".into(),
+        effect: abide_core::definition::EffectKind::External,
+        reconcile: Some("t.find".into()),
+        compensate: None,
+        timeout: None,
+        retry: None,
+        input_digest: None,
+    };
+    let steps = |run: &Given| Ask::Steps {
+        holding: run.holding("body"),
+        done: vec![],
+        begin: vec![begin()],
+        wait: vec![],
+        busy: false,
+    };
+    let run = given("workflow: w\ncoded: { revision: \"1\" }").after([started(), claimed("body")]);
+    let ask = steps(&run);
+    let ended = run.after([asked(ask), cancel(), passed("31s")]).state(Canceled);
+    let again = rerun(&ended, None).after([claimed("body")]);
+    let ask = steps(&again);
+    let again = again.after([asked(ask)]).step_is("pay", StepState::Reconciling);
+    assert_eq!(
+        key_of_step(again.head(), again.row("pay"), &"pay".into(), None),
+        key_of_step(ended.head(), ended.row("pay"), &"pay".into(), None)
+    );
 }

@@ -2,7 +2,7 @@
 
 use abide_core::ids::Path;
 use abide_core::run::command::{Ask, Reply};
-use abide_core::run::idempotency_key;
+use abide_core::run::key_of_step;
 use abide_core::run::step::{Role, Step};
 
 use super::open::Open;
@@ -96,7 +96,7 @@ impl<S: Store> Lane<S> {
             output,
             failure: step.failure.clone(),
             attempt: step.attempt.max(1),
-            idempotency_key: idempotency_key(&open.run.head, &step.path, step.group, None),
+            idempotency_key: key_of_step(&open.run.head, step, &step.path, None),
             receipts: self.receipts(open, step)?,
             retry_after_ms: None,
             begun_at: step.since,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use abide_core::ids::{Digest, Handler, Namespace, Path, Queue, TaskId, WorkerId};
 use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Reply};
 use abide_core::run::step::{Ref, Step, Task, TaskKind};
-use abide_core::run::{Need, PUSH, idempotency_key, row_of};
+use abide_core::run::{Need, PUSH, key_of_step, row_of};
 use abide_core::time::{Span, Timestamp};
 
 use super::front::{Fronts, MOST_LINES, Of};
@@ -449,7 +449,7 @@ fn leased_task(open: &Open, row: &Path, given: Given, expires_at: Timestamp) -> 
         input,
         attempt: step.attempt.max(1),
         epoch: lease.epoch,
-        idempotency_key: idempotency_key(head, &keyed, step.group, None),
+        idempotency_key: key_of_step(head, step, &keyed, None),
         lease_expires_at: expires_at,
         heartbeat_every_ms: (lease.window.millis() / 3).max(1),
         deadline: task.timeout.map(|timeout| lease.granted_at + timeout),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_core::definition::Definition;
-use abide_core::ids::{Namespace, PayloadName, RunId};
+use abide_core::ids::{Namespace, Path, PayloadName, RunId};
 use abide_core::run::command::{Actor, Ask, Command, Json, Rejection, Reply, Start, StartChild};
+use abide_core::run::intent::{CarriedIntent, Intent};
 use abide_core::run::rerun::{Carried, Source, origin, plan_rerun};
 use abide_core::run::step::{Ref, Step};
 use abide_core::run::{Need, Working};
@@ -112,10 +113,13 @@ impl<S: Store> Lane<S> {
         rerun: &Rerun,
     ) -> Stored<Result<Told, Error>> {
         let source = RunKey { namespace: namespace.clone(), run_id: rerun.run_id.clone() };
-        let (head, rows) = match self.open(batch, &source)? {
-            Some(open) => (open.run.head.clone(), Rows::Of(open.no)),
+        let (head, rows, late) = match self.open(batch, &source)? {
+            Some(open) => (open.run.head.clone(), Rows::Of(open.no), open.late.clone()),
             None => match self.store.bundle(&source)? {
-                Some(bundle) => (Box::new(bundle.head.clone()), Rows::Archived(Box::new(bundle))),
+                Some(bundle) => {
+                    let late = bundle.late_answers();
+                    (Box::new(bundle.head.clone()), Rows::Archived(Box::new(bundle)), late)
+                }
                 None => return Ok(Err(no_run(&rerun.run_id))),
             },
         };
@@ -137,13 +141,23 @@ impl<S: Store> Lane<S> {
         };
         let from = Source { head: &head, steps: &steps, definition: &before.compiled };
         let planned = plan_rerun(from, &target.compiled, rerun.from_step.as_deref(), rerun.input.is_some());
-        let (_, paths) = match planned {
+        let planned = match planned {
             Ok(planned) => planned,
             Err(why) => return Ok(Err(Error::Rejected { why, state: head.state })),
         };
-        let mut carried = Vec::with_capacity(paths.len());
-        for row in paths.iter().filter_map(|path| steps.iter().find(|step| step.path == *path)) {
+        let row_of = |path: &Path| steps.iter().find(|step| step.path == *path);
+        let mut carried = Vec::with_capacity(planned.carried.len());
+        for row in planned.carried.iter().filter_map(row_of) {
             carried.push(self.carry_over(&rows, row, &before.compiled, &head.run_id)?);
+        }
+        let mut intents = Vec::new();
+        for (row, path) in planned.unknown.iter().filter_map(|(row, path)| Some((row_of(row)?, path))) {
+            let answers = late.get(&row.path).map_or(&[][..], Vec::as_slice);
+            let (intent, payloads) = Intent::of(&head, row, answers);
+            intents.push(self.carry_intent(&rows, path, intent, payloads)?);
+        }
+        for (path, intent) in planned.unresumed.iter().filter_map(|path| head.started.intents.get_key_value(path)) {
+            intents.push(self.carry_intent(&rows, path, intent.clone(), BTreeMap::new())?);
         }
         let input = match &rerun.input {
             Some(input) => input.clone(),
@@ -159,6 +173,7 @@ impl<S: Store> Lane<S> {
             sealed: started.sealed,
             origin: Some(origin(&head, rerun.kind, rerun.from_step.as_deref())),
             carried,
+            intents,
             ..Start::with_input(input)
         };
         let key = RunKey { namespace: namespace.clone(), run_id: self.ids.run(batch.now) };
@@ -180,6 +195,22 @@ impl<S: Store> Lane<S> {
             results.get(effect.0).cloned()
         };
         Ok(Carried::of(row, definition, payloads, from).with_results(row, said))
+    }
+
+    /// An intent with every payload that it names.
+    fn carry_intent(
+        &mut self,
+        rows: &Rows,
+        path: &Path,
+        intent: Intent,
+        mut payloads: BTreeMap<PayloadName, Json>,
+    ) -> Stored<CarriedIntent> {
+        for reference in intent.refs() {
+            if !payloads.contains_key(&reference.name) {
+                payloads.insert(reference.name.clone(), self.payload_in(rows, &reference.name)?);
+            }
+        }
+        Ok(CarriedIntent { path: path.clone(), intent, payloads })
     }
 
     fn payload_in(&mut self, rows: &Rows, name: &PayloadName) -> Stored<Json> {

@@ -55,7 +55,7 @@ impl Engine {
             let steps: Vec<Step> = kept.steps()?.iter().map(|step| (**step).clone()).collect();
             let source = Source { head: &loaded.run.head, steps: &steps, definition: &own };
             let planned = plan_rerun(source, &target, rerun.from_step.as_deref(), rerun.input.is_some());
-            planned.map(|(plan, _)| plan).map_err(|why| ReadError::Refused(why, loaded.run.head.state))
+            planned.map(|planned| planned.plan).map_err(|why| ReadError::Refused(why, loaded.run.head.state))
         })
         .await
     }

@@ -113,7 +113,10 @@ async fn the_doctor_finds_what_was_tampered_with() {
             "insert into ready_tasks select namespace, 'other', handler, rank, issued_at, run_no, path, run_id, body from ready_tasks",
         ),
         ("I1", "drop trigger run_log_stays"),
-        ("I1", "insert into late_answers (run_no, path, n, worker, epoch, v, output, at) values (999, 'nap', 0, 'w', 1, 1, x'31', 7)"),
+        (
+            "I1",
+            "insert into late_answers (run_no, path, n, worker, epoch, v, output, at) values (999, 'nap', 0, 'w', 1, 1, x'31', 7)",
+        ),
         (
             "I1",
             "insert into idempotency_keys (namespace, key, digest, answer, at)

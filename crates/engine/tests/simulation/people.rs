@@ -4,7 +4,7 @@ use abide_core::contract::RunState;
 use abide_core::ids::{Digest, Namespace, Path, RunId};
 use abide_core::run::command::{Actor, Ask, Resolution, Start};
 use abide_core::run::step::{Connection, Step, Wait};
-use abide_core::run::{OriginKind, idempotency_key, resolutions};
+use abide_core::run::{OriginKind, key_of_step, resolutions};
 use abide_core::time::Span;
 use abide_engine::request::{Rerun, RerunVersion};
 
@@ -207,7 +207,7 @@ impl World {
         let complete = || Resolution::Complete { output: Some(r#"{"done":true,"x":1}"#.into()) };
         let undoing = step.state == abide_core::contract::StepState::Compensating;
         let path = if undoing { step.path.undo() } else { step.path.clone() };
-        let happened = self.outside.happened(&idempotency_key(&seen.run.head, &path, step.group, None));
+        let happened = self.outside.happened(&key_of_step(&seen.run.head, step, &path, None));
         let told = match (happened, luck) {
             (true, _) => complete(),
             (false, 0) if undoing && !willing => Resolution::Skip,

@@ -9,7 +9,7 @@ use abide_core::run::command::{
     Actor, ApprovalAsked, Ask, BlockOn, CodedWait, Fault, Holding, Json, Next, Outcome, Reply, Report, StepBegin,
     StepDone, StepWait,
 };
-use abide_core::run::idempotency_key;
+use abide_core::run::key_of_step;
 use abide_core::run::step::{Progress, TaskKind};
 use abide_core::time::Span;
 use abide_engine::LeasedTask;
@@ -547,7 +547,7 @@ impl World {
         let key = self
             .judge
             .of(&job.task.run_id)
-            .and_then(|seen| Some(idempotency_key(&seen.run.head, &path, seen.run.step(name)?.group, None)));
+            .and_then(|seen| Some(key_of_step(&seen.run.head, seen.run.step(name)?, &path, None)));
         let begun_at = self.judge.of(&job.task.run_id).and_then(|seen| Some(seen.run.step(name)?.since));
         let result = if fails {
             Err(Fault { class: Some(FailureClass::Transient), message: "no".into(), ..Fault::default() })

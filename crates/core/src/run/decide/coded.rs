@@ -371,7 +371,10 @@ impl Draft<'_> {
         };
         let Some(step) = self.row(path)? else {
             self.enter_coded(path, declared)?;
-            return Ok(true);
+            let Some(intent) = self.intent_for(path) else { return Ok(true) };
+            let unknown = intent.unknown;
+            self.resume_effect(path, intent, None)?;
+            return Ok(!unknown);
         };
         let mine = step.coded.as_ref().is_some_and(|coded| coded.epoch == holding.epoch);
         match step.state {

@@ -119,6 +119,10 @@ impl Draft<'_> {
         };
         match &def.action {
             Action::Task { .. } | Action::Http(_) => {
+                if let Some(intent) = self.intent_for(&opening.path) {
+                    self.row_for(&opening)?;
+                    return self.resume_effect(&opening.path, intent, Some(input));
+                }
                 let attempt = self.run.step(opening.path.as_str()).map_or(1, |step| step.attempt.max(1));
                 self.issue_step(&opening.path, Some(opening.place.clone()), attempt, input, None)
             }

@@ -1,21 +1,14 @@
 //! Late answers: what a worker said after its lease was over proves that an effect happened, until the step is issued again.
 
-use crate::contract::{FailureClass, ReasonType, StepState};
+use crate::contract::{ReasonType, StepState};
 use crate::definition::EffectKind;
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
-use crate::run::command::Json;
 use crate::run::event::Fact;
+use crate::run::late::{late_denial, late_proof};
 use crate::run::step::{ProofBy, Receipt, Step, Wait};
 use crate::run::{LateAnswer, LateReport};
 use crate::time::Timestamp;
-
-/// That an effect happened, as its worker said it.
-struct Proof {
-    output: Option<Json>,
-    external_id: Option<String>,
-    at: Timestamp,
-}
 
 impl Draft<'_> {
     /// Answers that came late for the key that the step has now.
@@ -31,7 +24,7 @@ impl Draft<'_> {
     pub(super) fn complete_from_late(&mut self, path: &Path, also_without_result: bool) -> Decided<bool> {
         self.keep_late_receipts(path)?;
         let step = self.must_row(path)?;
-        let Some(proof) = self.late_proof(step)? else { return Ok(false) };
+        let Some(proof) = late_proof(self.late_of(step)) else { return Ok(false) };
         if proof.output.is_none() && !also_without_result {
             return Ok(false);
         }
@@ -46,34 +39,9 @@ impl Draft<'_> {
         Ok(true)
     }
 
-    /// What late answers prove about the step as a whole: a result before a receipt without one.
-    fn late_proof(&self, step: &Step) -> Decided<Option<Proof>> {
-        let mut without_result = None;
-        for late in self.late_of(step) {
-            match &late.said {
-                LateReport::Result { output } => {
-                    return Ok(Some(Proof { output: Some(output.clone()), external_id: None, at: late.at }));
-                }
-                LateReport::Receipt { name: None, external_id, result: Some(result) } => {
-                    let (output, external_id) = (Some(result.clone()), external_id.clone());
-                    return Ok(Some(Proof { output, external_id, at: late.at }));
-                }
-                LateReport::Receipt { name: None, external_id, result: None } => {
-                    without_result = Some(Proof { output: None, external_id: external_id.clone(), at: late.at });
-                }
-                LateReport::Receipt { name: Some(_), .. } | LateReport::Failure { .. } => {}
-            }
-        }
-        Ok(without_result)
-    }
-
-    /// Whether its worker said, too late, that it failed and nothing happened.
+    /// When the worker said, too late, that it failed and nothing happened.
     pub(super) fn late_denial(&self, step: &Step) -> Option<Timestamp> {
-        let denies = |late: &&LateAnswer| match &late.said {
-            LateReport::Failure { class, .. } => class.is_some_and(|class| class != FailureClass::OutcomeUnknown),
-            LateReport::Result { .. } | LateReport::Receipt { .. } => false,
-        };
-        self.late_of(step).find(denies).map(|late| late.at)
+        late_denial(self.late_of(step))
     }
 
     /// Late receipts belong in the ledger like those that came in time: probes, undos and the next attempt get them.

@@ -214,7 +214,7 @@ impl Draft<'_> {
 
     /// The same for every retry; it is never made from arguments.
     pub(super) fn key_of(&self, step: &Step, path: &Path, name: Option<&str>) -> Digest {
-        crate::run::idempotency_key(&self.run.head, path, step.group, name)
+        crate::run::key_of_step(&self.run.head, step, path, name)
     }
 
     /// A step whose own receipt carries a result is done, whatever came after it: nothing is called again.

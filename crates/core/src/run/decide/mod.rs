@@ -9,6 +9,7 @@ mod cancel;
 mod child;
 pub(super) mod flow;
 mod group;
+mod intent;
 mod late;
 mod lease;
 mod outcome;
@@ -20,6 +21,8 @@ mod settle;
 mod start;
 mod wait;
 mod wake;
+
+pub(crate) use recover::sentence;
 
 use super::advance::{Decided, Draft};
 use super::command::{Ask, Rejection, Reply};

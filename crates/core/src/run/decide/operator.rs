@@ -1,6 +1,6 @@
 //! What operators decide: resolving a step, retrying now.
 
-use crate::contract::{FailureClass, StepState};
+use crate::contract::{Failure, FailureClass, StepState};
 use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
@@ -58,18 +58,23 @@ impl Draft<'_> {
                 self.ended(path)
             }
             Resolution::Compensate => {
-                let failure = self.must_row(path)?.failure.clone().unwrap_or_else(|| {
-                    self.failure(path, FailureClass::Fatal, format!("an operator undoes the run: {reason}"), attempt)
-                });
+                let failure = self.given_up(path, format!("an operator undoes the run: {reason}"))?;
                 self.fail_for_good(path, failure, false)
             }
             Resolution::Fail => {
-                let failure = self.must_row(path)?.failure.clone().unwrap_or_else(|| {
-                    self.failure(path, FailureClass::Fatal, format!("an operator failed it: {reason}"), attempt)
-                });
+                let failure = self.given_up(path, format!("an operator failed it: {reason}"))?;
                 self.fail_step(path, failure, false)
             }
         }
+    }
+
+    /// The failure of a step that an operator gives up. What nobody knew before, nobody knows now.
+    fn given_up(&self, path: &Path, message: String) -> Decided<Failure> {
+        let step = self.must_row(path)?;
+        let failure = step.failure.clone();
+        let failure = failure.unwrap_or_else(|| self.failure(path, FailureClass::Fatal, message, step.attempt));
+        let class = if self.is_unknown(step) { FailureClass::OutcomeUnknown } else { failure.class };
+        Ok(Failure { class, ..failure })
     }
 
     /// A return to the beginning, with a new idempotency key where that is wanted.

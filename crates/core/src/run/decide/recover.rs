@@ -201,7 +201,11 @@ impl Draft<'_> {
 
     /// The effect did not happen: the step is tried again while it may be.
     fn absent(&mut self, path: &Path, failure: Failure, def: &StepDef) -> Decided {
-        let attempt = self.must_row(path)?.attempt.max(1);
+        let step = self.must_row(path)?;
+        let attempt = step.attempt.max(1);
+        if step.untried {
+            return self.issue_again(path, attempt, None);
+        }
         if attempt < self.attempts(path, &def.retry)? {
             return self.issue_again(path, attempt + 1, None);
         }
@@ -318,6 +322,7 @@ impl Draft<'_> {
         match verdict {
             Verdict::Found { output, .. } => self.complete_step(path, output, ProofBy::Reconcile),
             Verdict::Absent => self.absent(path, failure, &def),
+            Verdict::Partial { .. } if step.untried => self.issue_again(path, attempt, None),
             Verdict::Partial { .. } if attempt >= self.attempts(path, &def.retry)? => self.ask(path, failure),
             Verdict::Partial { .. } => self.issue_again(path, attempt + 1, None),
             Verdict::Abort { reason } => {
@@ -470,7 +475,7 @@ fn handler_of(def: &StepDef, path: &Path) -> String {
 }
 
 /// A message as a sentence, so that another can follow it.
-pub(super) fn sentence(message: &str) -> String {
+pub(crate) fn sentence(message: &str) -> String {
     let message = message.trim_end();
     if message.ends_with(['.', '!', '?']) { message.to_owned() } else { format!("{message}.") }
 }

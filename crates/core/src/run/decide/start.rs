@@ -5,6 +5,7 @@ use crate::ids::{Path, PayloadName};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply, Start};
 use crate::run::event::{Carries, Entered, Fact, Named};
+use crate::run::intent::{CarriedIntent, Intent};
 use crate::run::rerun::{Carried, CarriedEffect};
 use crate::run::step::{NamedEffect, Place, Receipt, Role};
 use crate::run::{Hold, OneStep, Started, limits};
@@ -82,9 +83,20 @@ impl Draft<'_> {
             parent: start.parent.clone(),
             origin: start.origin.clone(),
             depth: start.depth,
+            intents: start.intents.iter().map(|carried| (carried.path.clone(), self.intent(carried))).collect(),
             sealed: start.sealed || !self.def.sensitive.is_empty(),
             trace_id,
         }
+    }
+
+    /// An intent of the run that this one reruns, with its payloads stored here.
+    fn intent(&mut self, carried: &CarriedIntent) -> Intent {
+        let mut intent = carried.intent.clone();
+        for (n, reference) in intent.refs_mut().enumerate() {
+            let json = carried.payloads.get(&reference.name).cloned().unwrap_or_else(|| "null".into());
+            *reference = self.store(carried.path.payload(&format!("intent/{n}")), json);
+        }
+        intent
     }
 
     /// A checkpoint of the run that this one reruns.

@@ -439,7 +439,15 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
         let LateAnswer { epoch, said, at } = &late.answer;
         let said = json(said)?;
         let (path, worker) = (late.path.as_str(), late.worker.as_str());
-        db.prepare_cached(text)?.execute(params![late.no, path, late.n as i64, worker, epoch.0 as i64, said, at.micros()])?;
+        db.prepare_cached(text)?.execute(params![
+            late.no,
+            path,
+            late.n as i64,
+            worker,
+            epoch.0 as i64,
+            said,
+            at.micros()
+        ])?;
     }
     for (no, connection) in &writes.released {
         let text = "update connection_waits set released = 0 where run_no = ?1 and tool = ?2 and account = ?3";
