@@ -364,6 +364,10 @@ pub struct TellSteps {
     /// Other branches of the body execute steps meanwhile: it is not released.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
+    /// The body runs branches beside each other, which come back in any order: new steps may begin before all stored ones were
+    /// asked for. The body is compared with what is stored again when it rests, ends, or says nothing of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 /// A step that ended: with `output`, or with `failure`.

@@ -469,7 +469,8 @@ impl Desk {
             return None;
         }
         let (rests, recalls) = (self.rests(), !self.recalled.is_empty());
-        let mut told = TellSteps { busy: self.busy > 0, ..self.rest(epoch) };
+        let (busy, beside) = (self.busy > 0, self.names.alls > 0);
+        let mut told = TellSteps { busy, beside, ..self.rest(epoch) };
         let mut asked = Vec::new();
         for ask in &mut self.asks {
             if rests || ask.is_new && matches!(ask.asked, Asked::Begin(_)) {

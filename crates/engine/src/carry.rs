@@ -68,6 +68,8 @@ pub struct Lane<S: Store> {
     /// Claims of those who serve every namespace: each begins with another one.
     turns: usize,
     serving_since: Timestamp,
+    /// Since when this engine is open.
+    open_since: Timestamp,
     served_at: Timestamp,
     now: Timestamp,
     /// Until when workers were heard, for the decision that is being made; and when the first report came that still waits.
@@ -212,6 +214,7 @@ impl<S: Store> Lane<S> {
             fronts: Fronts::default(),
             turns: 0,
             serving_since,
+            open_since: now,
             served_at: served.map_or(Timestamp::default(), |(_, last)| last),
             now: served.map_or(now, |(_, last)| last.max(now)),
             heard_until: None,
@@ -777,6 +780,7 @@ impl<S: Store> Lane<S> {
 
     fn around_of(&mut self, namespace: &Namespace) -> &mut Around {
         let around = self.around.entry(namespace.clone()).or_default();
+        around.open_since = self.open_since;
         around.serving_since =
             if is_planted(Bug::ServedTimeIgnored) { Timestamp::default() } else { self.serving_since };
         around

@@ -309,6 +309,7 @@ impl Says for TellSteps {
             begin: begin.collect::<Result<_, _>>()?,
             wait: wait.collect::<Result<_, _>>()?,
             busy: self.busy,
+            beside: self.beside,
         })
     }
 }

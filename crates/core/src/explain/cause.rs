@@ -120,7 +120,9 @@ impl View<'_> {
             links.push(link(LinkKind::Person, &cancel.by, what, Some(self.run.head.since)));
         }
         let open = self.behind_lease();
-        if open.is_empty() {
+        if self.held_up_by().is_some() {
+            links.extend(self.behind_block());
+        } else if open.is_empty() {
             links.extend(self.behind_children())
         } else {
             links.extend(open)
@@ -148,7 +150,7 @@ impl View<'_> {
     }
 
     fn behind_block(&self) -> Vec<Link> {
-        match (self.foremost(), self.reason()) {
+        match (self.foremost().or_else(|| self.held_up_by()), self.reason()) {
             (Some((step, block)), _) => {
                 let mut links = vec![self.step_link(step), block_link(block)];
                 links.extend(self.root_of(step, block));

@@ -118,7 +118,10 @@ impl View<'_> {
         match self.state() {
             RunState::Queued => self.why_queued(),
             RunState::Paused => self.why_paused(),
-            RunState::CancelRequested => self.why_canceling(),
+            RunState::CancelRequested => match self.held_up_by() {
+                Some((step, block)) => Some(self.reason_of(step, block)),
+                None => self.why_canceling(),
+            },
             RunState::WaitingOnOperator if self.foremost().is_none() => self.why_full(),
             RunState::WaitingOnTool
             | RunState::WaitingOnAuth

@@ -154,7 +154,8 @@ impl View<'_> {
             next_retry_at: self.next_retry_at(),
             closing: self.closing(),
             undo: self.undo(),
-            handoff: (self.state() == RunState::WaitingOnOperator).then(|| self.href("/handoff")),
+            handoff: (self.state() == RunState::WaitingOnOperator || self.held_up_by().is_some())
+                .then(|| self.href("/handoff")),
             failure: head.failure.clone(),
             warnings: head.warnings.newest.iter().map(|warning| self.told(warning)).collect(),
             warnings_count: head.warnings.count,

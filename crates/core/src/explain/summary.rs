@@ -8,7 +8,7 @@ use super::words::{self, QUOTED, instant, quote};
 use crate::contract::{FailureKind, ReasonType, RunState, StepState};
 use crate::definition::{AtDeadline, Definition, WaitMode};
 use crate::run::step::{ApprovalWait, Block, Lease, Progress, Step, Wait};
-use crate::run::{Because, Finally, Phase, Working};
+use crate::run::{Because, Finally, Phase, Working, sentence};
 use crate::time::Timestamp;
 
 /// What the run is doing, in one sentence.
@@ -267,6 +267,11 @@ impl View<'_> {
 
     fn say_canceling(&self) -> String {
         let Some(cancel) = self.cancel() else { return "Cancel requested.".into() };
+        if let Some((step, block)) = self.held_up_by() {
+            let (path, message) = (&step.path, words::continued(&quote(&block.message, QUOTED)));
+            let said = format!("Cancel requested by {}, and {path} waits for somebody: {message}", cancel.by);
+            return sentence(&said);
+        }
         let leased = self.leased();
         let children = self.waits_for_children().len() + self.run.head.detached.len();
         let waits = match leased.first() {

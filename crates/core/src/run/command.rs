@@ -137,6 +137,8 @@ pub enum Ask {
         wait: Vec<StepWait>,
         /// Other branches of the body execute steps meanwhile: the lease stays with it, whatever it has to wait for.
         busy: bool,
+        /// The body runs branches, which come back in any order: new steps may begin before all stored ones were asked for.
+        beside: bool,
     },
     Cancel {
         reason: String,

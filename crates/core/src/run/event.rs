@@ -150,7 +150,20 @@ facts! {
         until: Option<Timestamp>,
     } = "task.failed" in Task,
     TaskBlocked { epoch: Epoch, digest: Digest } = "task.blocked" in Task,
-    TaskLost { owner: WorkerId, epoch: Epoch } = "task.lost" in Task,
+    TaskLost {
+        owner: WorkerId,
+        epoch: Epoch,
+        /// The engine had stopped since the worker was last heard of: the answer to its claim may never have arrived, so this
+        /// says nothing about the input.
+        #[serde(default, skip_serializing_if = "is_false")]
+        across_stop: bool,
+        /// Of a body: how many steps it had stored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stored: Option<u32>,
+        /// It got further than at the loss before: earlier losses were not due to its input.
+        #[serde(default, skip_serializing_if = "is_false")]
+        progressed: bool,
+    } = "task.lost" in Task,
     TaskCanceled {
         /// The lease that ended with it, if it had one.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -346,9 +346,14 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
         Fact::TaskBlocked { .. } => {
             end_task(step, TaskState::Blocked, event)?;
         }
-        Fact::TaskLost { owner, .. } => {
+        Fact::TaskLost { owner, across_stop, stored, progressed, .. } => {
             end_task(step, TaskState::Lost, event)?;
-            if !step.losses.contains(owner) {
+            if *progressed {
+                step.losses.clear();
+            }
+            step.stored_at_loss = stored.unwrap_or(step.stored_at_loss);
+            step.lost_across_stop = across_stop.then(|| owner.clone());
+            if !across_stop && !step.losses.contains(owner) {
                 step.losses.push(owner.clone());
             }
         }

@@ -1,8 +1,8 @@
 //! The one projection that decides a run's state, and the one instant at which it must be looked at again.
 
 use super::event::Carries;
-use super::step::{Role, Step, Wait};
-use super::{Finally, Phase, Working};
+use super::step::{Block, Role, Step, Wait};
+use super::{Cancel, Finally, Phase, Working, limits};
 use crate::contract::{BodyState, RunState, StepState};
 use crate::time::Timestamp;
 
@@ -143,14 +143,43 @@ pub fn wake_at(run: &Working, serving_since: Timestamp) -> Option<Timestamp> {
             let deadline = head.started.deadline_at.filter(|_| head.body.is_none_or(|body| body == BodyState::Running));
             [start, deadline].into_iter().flatten().min()
         }
-        // `finally` steps begin when everything else has ended; the grace is not for them.
-        Phase::Closing { .. } | Phase::Canceling(_) if head.finally != Finally::NotYet => None,
+        // `finally` steps begin when everything else has ended; a cancel waits a grace for whoever they wait for.
+        Phase::Canceling(cancel) if head.finally != Finally::NotYet => {
+            run.open().filter_map(|step| given_up_at(cancel, step)).min()
+        }
+        Phase::Closing { .. } if head.finally != Finally::NotYet => None,
         Phase::Closing { grace_until, .. } => run.open().any(Step::is_leased).then_some(*grace_until),
         Phase::Canceling(cancel) => run.open().any(Step::is_leased).then_some(cancel.grace_until),
         Phase::Compensating { .. } => None,
     };
     let forward = matches!(head.phase, Phase::Forward);
     run.open().filter_map(|step| due_at(step, held, forward, serving_since)).chain(of_phase).min()
+}
+
+/// When a canceled run does not wait any longer for somebody to act on one of its `finally` steps.
+pub(super) fn given_up_at(cancel: &Cancel, step: &Step) -> Option<Timestamp> {
+    let block = step.block.as_ref().filter(|block| needs_somebody(block))?;
+    Some(cancel.grace_until.max(block.since + limits::GRACE))
+}
+
+/// Of a canceled run: the step that keeps it from its end, and what somebody must decide. The oldest counts.
+pub fn held_up_by(run: &Working) -> Option<(&Step, &Block)> {
+    if !matches!(run.head.phase, Phase::Canceling(_)) || run.open().any(Step::is_leased) {
+        return None;
+    }
+    let blocked = run.open().filter_map(|step| Some((step, step.block.as_ref()?)));
+    let waiting = blocked.filter(|(_, block)| needs_somebody(block));
+    waiting.min_by_key(|(step, block)| (block.since, &step.path))
+}
+
+/// Whether this ends only when somebody acts: nothing happens by itself, and no child does either.
+fn needs_somebody(block: &Block) -> bool {
+    match block.wait {
+        Wait::Operator { .. } | Wait::Auth { .. } | Wait::Lost { .. } => true,
+        Wait::Approval(_) | Wait::Signal { .. } | Wait::Callback { .. } => block.until.is_none() || block.overdue,
+        Wait::Timer | Wait::Probe | Wait::Retry { .. } => block.overdue,
+        Wait::Child { .. } => false,
+    }
 }
 
 /// When this row wants to be looked at.

@@ -26,7 +26,7 @@ pub use advance::{Advanced, Need, Stop, advance, first_needs};
 pub use fold::{Broken, fold, replay, row_of};
 use intent::Intent;
 pub use late::{LateAnswer, LateAnswers, LateReport};
-pub use lifecycle::{Situation, project, wake_at};
+pub use lifecycle::{Situation, held_up_by, project, wake_at};
 use step::{Connection, Ref, Step};
 
 use crate::contract::{BodyState, Evidence, Failure, RunState, StepState};
@@ -360,6 +360,8 @@ impl<T> Default for Newest<T> {
 pub struct Around {
     /// Since when an engine has served without a gap; leases get a full window after it.
     pub serving_since: Timestamp,
+    /// Since when this engine is open: it stopped before, for however short a time.
+    pub open_since: Timestamp,
     /// Until when was heard what workers say, if that is earlier than now: of a report, when it came; of a look at what is due,
     /// when the first report came that still waits. An engine that is slow takes no lease from anybody.
     pub heard_until: Option<Timestamp>,

@@ -130,6 +130,12 @@ pub struct Step {
     /// Workers whose leases were lost on this input.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub losses: Vec<WorkerId>,
+    /// The last worker, if it was lost across a stop of the engine: no fault of the input.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub lost_across_stop: Option<WorkerId>,
+    /// Of a body: how many steps were stored when its worker was lost last.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub stored_at_loss: u32,
     /// Since when rate limits have kept it from an attempt.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub limited_since: Option<Timestamp>,
@@ -566,6 +572,8 @@ impl Step {
             answers: Vec::new(),
             callbacks: Vec::new(),
             losses: Vec::new(),
+            lost_across_stop: None,
+            stored_at_loss: 0,
             limited_since: None,
             generation: 0,
             lease_until: None,

@@ -167,7 +167,7 @@ fn a_run_that_ended_can_be_made_anew_from_where_it_failed() {
     assert_eq!(rerun.body, json!({ "from_step": "charge", "version": "same" }));
     let steps: Vec<Step> = stage.memory.rows.values().map(|row| (**row).clone()).collect();
     let source = Source { head: &stage.memory.working.head, steps: &steps, definition: &stage.definition };
-    let (plan, _) = plan_rerun(source, &stage.definition, rerun.body["from_step"].as_str(), false).unwrap();
+    let plan = plan_rerun(source, &stage.definition, rerun.body["from_step"].as_str(), false).unwrap().plan;
     assert_eq!((plan.carried, plan.executed), (vec!["check".to_owned()], vec!["charge".to_owned()]));
 }
 

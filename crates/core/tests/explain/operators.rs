@@ -66,7 +66,8 @@ fn waiting_on_operator_because_the_body_changed_says_how() {
         retry: None,
         input_digest: None,
     };
-    let steps = |holding, done, begin| Ask::Steps { holding, done, begin, wait: Vec::new(), busy: false };
+    let steps =
+        |holding, done, begin| Ask::Steps { holding, done, begin, wait: Vec::new(), busy: false, beside: false };
     stage.claim("body", "worker-3");
     let holding = stage.held["body"].clone();
     let done = vec![StepDone { step_id: Path::from("search"), begun_at: None, result: Ok(Report::default()) }];
@@ -78,7 +79,7 @@ fn waiting_on_operator_because_the_body_changed_says_how() {
     says(
         &stage,
         RunState::WaitingOnOperator,
-        "Waiting on operator: the body changed: it begins a new step without asking for steps it once completed.",
+        "Waiting on operator: the body changed: it begins summarise without asking for 1 of the steps it once completed.",
     );
     let why = stage.handoff().recommended.unwrap().why;
     assert_eq!(why, "deploy the revision that began this run, then retry; or cancel it and rerun");

@@ -129,7 +129,7 @@ fn body_says(holding: Holding, dice: &mut Dice, now: Timestamp) -> Ask {
             wait.push(StepWait { step_id: Path::from("login"), on });
         }
     }
-    Ask::Steps { holding, done, begin, wait, busy: false }
+    Ask::Steps { holding, done, begin, wait, busy: false, beside: false }
 }
 
 fn report(dice: &mut Dice) -> Report {

@@ -588,7 +588,7 @@ impl<'d> Explorer<'d> {
             }],
             _ => Vec::new(),
         };
-        self.ask_twice(&worker, Ask::Steps { holding, done, begin, wait, busy: false });
+        self.ask_twice(&worker, Ask::Steps { holding, done, begin, wait, busy: false, beside: false });
     }
 
     fn senseless(&mut self, a: u8, b: u8) {
@@ -707,7 +707,7 @@ impl<'d> Explorer<'d> {
             .collect();
         self.ask(
             Actor::worker(worker.as_str()),
-            Ask::Steps { holding: holding.clone(), done: Vec::new(), begin, wait, busy: false },
+            Ask::Steps { holding: holding.clone(), done: Vec::new(), begin, wait, busy: false, beside: false },
         );
     }
 }

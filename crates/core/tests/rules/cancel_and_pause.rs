@@ -1,7 +1,7 @@
 //! Cancel with grace, closing, pause and resume, deadlines of the run.
 
 use abide_core::contract::{FailureClass, FailureKind, RunState::*, StepState};
-use abide_core::run::command::{Ask, Reply};
+use abide_core::run::command::{Ask, BlockOn, Reply, Resolution};
 
 use crate::given::*;
 
@@ -227,4 +227,31 @@ fn a_run_can_start_paused_and_a_cancel_ends_the_pause() {
 #[test]
 fn resuming_what_is_not_held_is_refused() {
     steps(&["a"]).when(resume()).then_rejected("not-now");
+}
+
+const FINALLY_ASKS: &str = r#"
+workflow: w
+steps: [ { id: a, task: t.a } ]
+finally: [ { id: tell, task: t.tell } ]
+"#;
+
+/// A canceled run whose `finally` step asks an operator.
+fn canceled_and_asking() -> Given {
+    let asks = BlockOn::Operator { reason: "which mailbox?".into(), recommended: None };
+    given(FINALLY_ASKS).after([started(), cancel(), claimed("tell"), blocked("tell", asks)]).state(CancelRequested)
+}
+
+#[test]
+fn a_canceled_run_whose_finally_step_waits_for_somebody_names_it() {
+    let run = canceled_and_asking();
+    let (step, block) = abide_core::run::held_up_by(&run.memory.working).expect("somebody must decide");
+    assert_eq!((step.path.as_str(), block.message.as_str()), ("tell", "which mailbox?"));
+    run.after([resolve("tell", Resolution::Complete { output: None })]).state(Canceled).log_holds();
+}
+
+#[test]
+fn a_canceled_run_does_not_wait_for_somebody_longer_than_a_grace() {
+    let run = canceled_and_asking().after([passed("29s")]).state(CancelRequested).after([passed("2s")]).state(Canceled);
+    assert_eq!(run.head().warnings.newest[0].message, "nobody acted on it within the grace of the cancel");
+    run.log_holds();
 }

@@ -45,7 +45,7 @@ fn done(step: &str, output: &str) -> StepDone {
 
 fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
     let holding = run.holding("body");
-    run.when(asked(Ask::Steps { holding, done, begin, wait, busy: false }))
+    run.when(asked(Ask::Steps { holding, done, begin, wait, busy: false, beside: false }))
 }
 
 fn child(wait: bool, on_cancel: OnCancel) -> CodedWait {
@@ -109,6 +109,60 @@ fn a_body_that_begins_something_new_instead_of_what_it_did_has_changed() {
     said(run, vec![], vec![begin("browse")], vec![])
         .then(["task.blocked", "step.blocked", "run.waiting_on_operator"])
         .check(|run| assert_eq!(run.row("body").block.as_ref().map(|b| b.reason()), Some(ReasonType::BodyChanged)));
+}
+
+fn beside(run: Given, begin: Vec<StepBegin>, busy: bool) -> Given {
+    let holding = run.holding("body");
+    run.when(asked(Ask::Steps { holding, done: vec![], begin, wait: vec![], busy, beside: true }))
+}
+
+#[test]
+fn branches_that_come_back_in_another_order_are_the_same_body() {
+    let both = said(at_work(), vec![], vec![begin("left"), begin("right")], vec![]);
+    let stored = said(both, vec![done("left", "1"), done("right", "2")], vec![], vec![]);
+    let again = stored.after([lost("body"), claimed("body")]);
+    // The right branch is there first and goes on, before the left one has asked for anything.
+    let again = beside(again, vec![begin("right"), begin("right_next")], false).then(["body.recalled", "step.entered"]);
+    let again = beside(again, vec![begin("left")], true).then(["body.recalled"]);
+    said(again, vec![done("right_next", "3")], vec![], vec![]).after([completed("body")]).state(Succeeded).log_holds();
+}
+
+#[test]
+fn a_branch_that_is_missing_when_all_of_them_wait_means_that_the_body_changed() {
+    let both = said(at_work(), vec![], vec![begin("left"), begin("right")], vec![]);
+    let stored = said(both, vec![done("left", "1"), done("right", "2")], vec![], vec![]);
+    let again = stored.after([lost("body"), claimed("body")]);
+    let again = beside(again, vec![begin("right")], false);
+    let ask = Ask::Steps {
+        holding: again.holding("body"),
+        done: vec![],
+        begin: vec![],
+        wait: vec![StepWait { step_id: "other".into(), on: CodedWait::Sleep { until: BEGIN + Span::from_secs(900) } }],
+        busy: false,
+        beside: true,
+    };
+    again.after([asked(ask)]).state(WaitingOnOperator).check(|run| {
+        let message = &run.row("body").block.as_ref().expect("a block").message;
+        assert_eq!(message, "The body changed: it begins other without asking for 1 of the steps it once completed.");
+    });
+}
+
+#[test]
+fn a_body_that_got_further_since_the_last_loss_is_no_poison_input() {
+    let mut run = at_work();
+    for n in 0..4 {
+        let (step, worker) = (["s0", "s1", "s2", "s3"][n], ["w2", "w3", "w4", "w5"][n]);
+        for before in &["s0", "s1", "s2", "s3"][..n] {
+            run = said(run, vec![], vec![begin(before)], vec![]);
+        }
+        run = said(run, vec![], vec![begin(step)], vec![]);
+        run = said(run, vec![done(step, "1")], vec![], vec![]).after([lost("body")]).state(Queued);
+        run = run.after([claimed_by("body", worker)]);
+    }
+    assert_eq!(run.row("body").losses.len(), 1, "{}", run.story());
+    // Now nothing is stored between two losses.
+    let worst = given(CODED).after([started(), claimed_by("body", "w1"), lost("body"), claimed_by("body", "w2")]);
+    worst.after([lost("body")]).state(WaitingOnOperator).log_holds();
 }
 
 #[test]
@@ -297,7 +351,7 @@ fn a_body_that_was_released_and_did_not_hear_it_is_told_again() {
     let holding = run.holding("body");
     let wait = sleep(60);
     run.after([passed("60s"), claimed_by("body", "w2")])
-        .when(asked(Ask::Steps { holding, done: vec![], begin: vec![], wait, busy: false }))
+        .when(asked(Ask::Steps { holding, done: vec![], begin: vec![], wait, busy: false, beside: false }))
         .then([])
         .then_reply(Reply::Body { next: Next::Released, waits: vec![] });
 }
@@ -398,7 +452,7 @@ fn a_carried_step_of_a_body_can_be_undone() {
 
 fn busy(run: Given, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
     let holding = run.holding("body");
-    run.when(asked(Ask::Steps { holding, done: Vec::new(), begin, wait, busy: true }))
+    run.when(asked(Ask::Steps { holding, done: Vec::new(), begin, wait, busy: true, beside: false }))
 }
 
 fn hears(name: &str) -> CodedWait {

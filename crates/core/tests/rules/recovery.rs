@@ -60,6 +60,21 @@ fn two_different_workers_lost_on_one_input_are_a_poison_input() {
 }
 
 #[test]
+fn workers_that_were_lost_across_stops_of_the_engine_are_no_poison_input() {
+    let mut run = steps(&["a"]);
+    for worker in ["w1", "w2", "w3"] {
+        run = run.after([claimed_by("a", worker), skipped("1s")]);
+        // The engine stops and is opened again: the answer to the claim may never have arrived.
+        run.around.open_since = run.now;
+        run = run.after([lost("a")]).state(Queued);
+    }
+    // Who was heard of since then did get the task.
+    run = run.after([claimed_by("a", "w4"), lost("a"), claimed_by("a", "w5")]);
+    run.around.open_since = run.now;
+    run.after([skipped("1s"), heartbeat("a"), lost("a")]).state(WaitingOnOperator);
+}
+
+#[test]
 fn the_last_attempt_lost_is_a_worker_crash() {
     given("workflow: w\nsteps: [ { id: a, task: t.a, retry: { max_attempts: 1 } } ]")
         .after([started(), claimed("a"), lost("a")])

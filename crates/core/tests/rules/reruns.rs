@@ -310,6 +310,7 @@ fn an_unknown_step_of_a_coded_body_is_looked_for_when_the_new_body_begins_it() {
         begin: vec![begin()],
         wait: vec![],
         busy: false,
+        beside: false,
     };
     let run = given("workflow: w\ncoded: { revision: \"1\" }").after([started(), claimed("body")]);
     let ask = steps(&run);

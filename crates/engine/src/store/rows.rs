@@ -5,7 +5,7 @@ use abide_core::contract::{FailureKind, ReasonType, RunState};
 use abide_core::ids::{Digest, Handler, Path, Queue};
 use abide_core::run::event::Carries;
 use abide_core::run::step::{ApprovalWait, Block, Connection, Step, TaskKind, Wait};
-use abide_core::run::{Columns, Head, Started, Working, project};
+use abide_core::run::{Columns, Head, Started, Working, held_up_by, project};
 use abide_core::time::Timestamp;
 
 use super::{StoreError, Stored};
@@ -71,7 +71,10 @@ fn place(run: &Working) -> (Option<Path>, Option<ReasonType>) {
         Some(Carries::Lease { step_id, .. }) => (Some(step_id), None),
         Some(Carries::Undo { step_id, .. }) => (step_id, None),
         Some(Carries::Hold(_)) => (None, Some(ReasonType::PausedByOperator)),
-        Some(Carries::Cancel(_)) => (None, Some(ReasonType::CancelGrace)),
+        Some(Carries::Cancel(_)) => match held_up_by(run) {
+            Some((step, block)) => (Some(step.path.clone()), Some(block.reason())),
+            None => (None, Some(ReasonType::CancelGrace)),
+        },
         Some(Carries::StartAt { .. }) => (None, Some(ReasonType::StartDelayed)),
         Some(Carries::HistoryFull { .. }) => (None, Some(ReasonType::HistoryFull)),
         None => (run.open().find(|step| step.is_ready()).map(|step| step.path.clone()), None),

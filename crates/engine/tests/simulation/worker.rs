@@ -485,7 +485,7 @@ impl World {
             }
             None => {}
         }
-        self.say(w, id, Ask::Steps { holding, done, begin, wait, busy: false });
+        self.say(w, id, Ask::Steps { holding, done, begin, wait, busy: false, beside: false });
         let call = Some(self.requests);
         if let Some(job) = self.job(w, id) {
             job.body.call = call;

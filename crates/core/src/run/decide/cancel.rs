@@ -1,9 +1,12 @@
 //! Cancel: at once when nothing is under way, otherwise with a grace in which work may stop or finish.
 
+use crate::contract::FailureClass;
 use crate::definition::OnCancel;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Effect, Rejection, Reply};
 use crate::run::event::Fact;
+use crate::run::lifecycle::given_up_at;
+use crate::run::step::Step;
 use crate::run::{Cancel, Phase, limits};
 use crate::time::Span;
 
@@ -27,6 +30,24 @@ impl Draft<'_> {
             detached.map(|child| Effect::CancelChild { run_id: child.run_id.clone(), reason: reason.into() }).collect();
         self.effects.extend(told);
         Ok(Reply::Done)
+    }
+
+    /// The grace is over: a `finally` step that waits for somebody is given up, with a warning.
+    pub(super) fn give_up_finals(&mut self, cancel: &Cancel) -> Decided {
+        let is_over = |step: &&Step| given_up_at(cancel, step).is_some_and(|at| at <= self.now);
+        let waiting: Vec<_> = self
+            .run
+            .open()
+            .filter(|step| self.is_finally(step))
+            .filter(is_over)
+            .map(|step| (step.path.clone(), step.attempt, self.is_unknown(step)))
+            .collect();
+        for (path, attempt, unknown) in waiting {
+            let class = if unknown { FailureClass::OutcomeUnknown } else { FailureClass::Fatal };
+            let failure = self.failure(&path, class, "nobody acted on it within the grace of the cancel", attempt);
+            self.fail_step(&path, failure.coded("cancel_grace"), true)?;
+        }
+        Ok(())
     }
 
     /// The grace is over: what still holds a lease loses it. Its writes are fenced from now on.

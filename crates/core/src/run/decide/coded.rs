@@ -167,7 +167,7 @@ impl Draft<'_> {
 
     /// One round trip of a body: what is done, what begins, what it waits for.
     pub(super) fn steps(&mut self, holding: &Holding, ask: &Ask) -> Decided<Reply> {
-        let Ask::Steps { done, begin, wait, busy, .. } = ask else { return Ok(Reply::Replayed) };
+        let Ask::Steps { done, begin, wait, busy, beside, .. } = ask else { return Ok(Reply::Replayed) };
         self.check_names(begin, wait)?;
         let mut waits = Vec::new();
         for done in done {
@@ -181,15 +181,16 @@ impl Draft<'_> {
         if let Some(difference) = self.recall_all(holding, begin, wait)? {
             return self.body_changed(&holding.path.clone(), &holding.path, &difference, ask);
         }
-        let is_new = |draft: &Self, path: &Path| draft.run.step(path.as_str()).is_none();
+        // Branches come back in any order, until all of them wait.
+        let in_any_order = *beside && (*busy || !begin.is_empty());
         let new = begin.iter().map(|begin| &begin.step_id).chain(wait.iter().map(|wait| &wait.step_id));
-        if new.clone().any(|path| is_new(self, path)) && self.has_body_changed()? {
-            return self.body_changed(
-                &holding.path.clone(),
-                &holding.path,
-                "it begins a new step without asking for steps it once completed",
-                ask,
-            );
+        let new = new.into_iter().find(|path| self.run.step(path.as_str()).is_none());
+        if let Some(new) = new.filter(|_| !in_any_order)
+            && self.has_body_changed()?
+        {
+            let missing = self.run.head.coded.stored.saturating_sub(self.run.head.coded.asked);
+            let difference = format!("it begins {new} without asking for {missing} of the steps it once completed");
+            return self.body_changed(&holding.path.clone(), &holding.path, &difference, ask);
         }
         let mut goes_on = *busy || done.iter().any(|done| done.result.is_err()) && !waits.is_empty();
         // While the run is held nothing begins, but what executes may end.

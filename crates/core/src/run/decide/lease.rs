@@ -38,7 +38,7 @@ impl Draft<'_> {
         }
         let epoch = self.run.head.epoch.next();
         let window = task.window.or(window).unwrap_or(limits::LEASE);
-        let previous_owner = step.losses.last().cloned();
+        let previous_owner = step.lost_across_stop.as_ref().or(step.losses.last()).cloned();
         let claimed =
             Fact::TaskClaimed { owner: worker.clone(), epoch, window, previous_owner, claim_id: claim_id.cloned() };
         self.tell_of(path, claimed)?;

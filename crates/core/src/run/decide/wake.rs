@@ -8,7 +8,7 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::command::Reply;
 use crate::run::event::{Fact, Reset};
 use crate::run::lifecycle::{block_ends_at, due_at};
-use crate::run::step::{Block, ProofBy, Role, TaskKind, Wait};
+use crate::run::step::{Block, Lease, ProofBy, Role, Step, TaskKind, Wait};
 use crate::time::Timestamp;
 
 use super::flow::Opening;
@@ -34,7 +34,11 @@ impl Draft<'_> {
                 }
             }
             Phase::Closing { grace_until, .. } if grace_until <= self.now => self.revoke_leases()?,
-            Phase::Canceling(ref cancel) if cancel.grace_until <= self.now => self.revoke_leases()?,
+            Phase::Canceling(ref cancel) if cancel.grace_until <= self.now => {
+                let cancel = cancel.clone();
+                self.revoke_leases()?;
+                self.give_up_finals(&cancel)?;
+            }
             Phase::Forward
             | Phase::Closing { .. }
             | Phase::Canceling(_)
@@ -94,8 +98,9 @@ impl Draft<'_> {
         let (Some(lease), Some(task)) = (step.lease().cloned(), step.task.as_ref()) else { return Ok(()) };
         let (kind, attempt) = (task.kind, step.attempt);
         let task_path = self.path_of_task(path, kind)?;
+        let loss = self.loss_of(step, &lease);
         let cause = std::mem::replace(&mut self.cause, Cause::LeaseLost);
-        self.tell_of(&task_path, Fact::TaskLost { owner: lease.owner.clone(), epoch: lease.epoch })?;
+        self.tell_of(&task_path, loss)?;
         let step = self.must_row(path)?;
         if self.should_stop(step) {
             let message = format!("its worker {} was lost", lease.owner);
@@ -120,6 +125,19 @@ impl Draft<'_> {
         }
         self.cause = cause;
         Ok(())
+    }
+
+    /// Whose loss it was, and whether the input may be what killed the worker.
+    fn loss_of(&self, step: &Step, lease: &Lease) -> Fact {
+        let heard_at = step.live.as_ref().map_or(lease.granted_at, |live| live.last_heartbeat_at);
+        let stored = (step.place.role == Role::Body).then_some(self.run.head.coded.stored);
+        Fact::TaskLost {
+            owner: lease.owner.clone(),
+            epoch: lease.epoch,
+            across_stop: heard_at < self.around.open_since,
+            stored,
+            progressed: stored.is_some_and(|stored| stored > step.stored_at_loss),
+        }
     }
 
     /// What recovery does about a lost lease.

@@ -15,3 +15,6 @@ create table late_answers_of_leases (
 insert into late_answers_of_leases select run_no, path, 0, worker, 0, 1, output, at from late_answers;
 drop table late_answers;
 alter table late_answers_of_leases rename to late_answers;
+
+-- A canceled run tells now what it waits for: each is looked at once.
+update runs set wake_at = updated_at where state = 'cancel_requested' and (wake_at is null or wake_at > updated_at);
