@@ -157,6 +157,8 @@ fault_codes! {
     WaitWithoutDeadline = "wait_without_deadline",
     /// Warning: another branch is still open when this step starts, and nothing waits for it.
     PartialJoin = "partial_join",
+    /// Warning: this looks like an expression of another language and is passed on as text.
+    MistakenMarks = "mistaken_marks",
     /// Warning: expressions read this step as `steps['ID']`.
     IdNeedsBrackets = "id_needs_brackets",
 }

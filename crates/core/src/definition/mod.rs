@@ -5,6 +5,7 @@ mod canonical;
 mod duration;
 mod fault;
 mod graph;
+mod marks;
 mod model;
 mod outcome;
 mod parse;

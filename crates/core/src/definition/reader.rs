@@ -10,6 +10,7 @@ use crate::time::Span;
 use super::duration::parse_duration;
 use super::fault::{Fault, FaultCode, MOST_FAULTS};
 use super::graph::{JoinUse, JumpUse};
+use super::marks;
 use super::schema::Schema;
 use super::scope::{Place, Use};
 use super::yaml::{At, Content, Key, Node, clip, push_segment};
@@ -342,6 +343,10 @@ impl Reader {
     pub(super) fn template_of(&mut self, value: &Value, spot: &Spot<'_>, place: Place) -> Option<Template> {
         if !self.may_compile(&spot.place(), count_patterns_in(value)) {
             return None;
+        }
+        for (pointer, marked) in marks::mistaken(value) {
+            let message = format!("`{marked}` is no expression here and is passed on as text");
+            self.warn(FaultCode::MistakenMarks, &spot.inside(&pointer), message, "expressions stand in ${{ … }}");
         }
         match Template::compile(value) {
             Ok(template) => {

@@ -24,6 +24,8 @@ pub(super) struct Evaluation<'e, 's> {
     read: Vec<Option<Operand>>,
     /// What the variable of the macro stands for.
     item: Value,
+    /// Where a result is matched, a key below null is missing like any other.
+    matching: bool,
 }
 
 /// A value on its way through an access.
@@ -52,6 +54,53 @@ pub(super) fn cut<'s>(scope: &Scope<'s>, keys: &[Key], skipped: &mut usize) -> R
     }
 }
 
+/// The text that a path leads to. Null stands for what may be absent, and for everything below null.
+pub(super) fn cut_path<'s>(
+    expression: &str,
+    scope: &Scope<'s>,
+    path: &Path,
+    skipped: &mut usize,
+) -> Result<Cow<'s, str>, EvalError> {
+    match cut(scope, &path.keys, skipped) {
+        Ok(json) => Ok(json),
+        Err(at) if path.optional_from.is_some_and(|from| from <= at) || is_below_null(scope, &path.keys, at) => {
+            Ok(Cow::Borrowed("null"))
+        }
+        Err(at) => Err(lost(expression, scope, &path.keys, at)),
+    }
+}
+
+/// Whether the key at `at` was looked for in null: what was skipped, or failed and was tolerated, has no keys.
+fn is_below_null(scope: &Scope<'_>, keys: &[Key], at: usize) -> bool {
+    at > 0 && cut(scope, &keys[..at], &mut 0).is_ok_and(|json| json::type_name(&json) == "null")
+}
+
+/// Says what stands where the key at `at` was looked for.
+fn lost(expression: &str, scope: &Scope<'_>, keys: &[Key], at: usize) -> EvalError {
+    let expression = expression.to_owned();
+    let key = keys.get(at).map_or(String::new(), spelled);
+    let container = match scope.find(&keys[..at]) {
+        Found::Text { .. } => cut(scope, &keys[..at], &mut 0).unwrap_or_default(),
+        Found::Branch | Found::Missing { .. } => {
+            let present = scope.names_below(&keys[..at]).into_iter().take(PRESENT_KEYS).collect();
+            return EvalError::MissingKey { expression, key, present };
+        }
+    };
+    match (json::type_name(&container), keys.get(at)) {
+        ("map", _) => {
+            let present = json::first_keys(&container, PRESENT_KEYS);
+            EvalError::MissingKey { expression, key, present }
+        }
+        ("null", _) | ("list", Some(Key::Index(_))) => EvalError::MissingKey { expression, key, present: Vec::new() },
+        (given, _) => not_a_container(expression, given),
+    }
+}
+
+fn not_a_container(expression: String, given: &str) -> EvalError {
+    let (operation, takes) = ("reading a key or index".to_owned(), "a map or list".to_owned());
+    EvalError::Type { expression, operation, takes, given: given.to_owned() }
+}
+
 fn descend<'t>(json: &'t str, keys: &[Key], consumed: usize, skipped: &mut usize) -> Result<&'t str, usize> {
     let mut text = json.trim_ascii();
     for (at, key) in keys.iter().enumerate().skip(consumed) {
@@ -63,14 +112,18 @@ fn descend<'t>(json: &'t str, keys: &[Key], consumed: usize, skipped: &mut usize
 
 impl<'e, 's> Evaluation<'e, 's> {
     pub(super) fn new(expression: &'e str, paths: usize, scope: &'e Scope<'s>, meter: &'e mut Meter) -> Self {
-        Evaluation { expression, scope, meter, read: vec![None; paths], item: Value::Null }
+        Evaluation { expression, scope, meter, read: vec![None; paths], item: Value::Null, matching: false }
     }
 
-    /// The value of the whole expression, where a path to nothing is null.
+    /// For what waits or chooses.
+    pub(super) fn matching(self) -> Self {
+        Evaluation { matching: true, ..self }
+    }
+
+    /// The value of the whole expression, which is null where it may be absent and is.
     pub(super) fn value_or_null(&mut self, root: &Node) -> Result<Value, EvalError> {
         let Node::Access(access) = root else { return self.value(root) };
-        let lenient = access.as_path().is_some();
-        match self.access(access, lenient)? {
+        match self.access(access, false)? {
             Operand::Plain(value) => Ok(value),
             Operand::Optional(value) => Ok(value.unwrap_or(Value::Null)),
         }
@@ -205,6 +258,7 @@ impl<'s> Evaluation<'_, 's> {
             Ok(json) if optional_from.is_some() => Operand::Optional(Some(self.materialise(&json)?)),
             Ok(json) => Operand::Plain(self.materialise(&json)?),
             Err(at) if optional_from.is_some_and(|from| from <= at) => Operand::Optional(None),
+            Err(at) if !self.matching && is_below_null(self.scope, &path.keys, at) => Operand::Plain(Value::Null),
             Err(at) => return Err(self.lost(&path.keys, at)),
         };
         self.remember(path, operand.clone());
@@ -233,21 +287,8 @@ impl<'s> Evaluation<'_, 's> {
         })
     }
 
-    /// Says what stands where the key at `at` was looked for.
     fn lost(&self, keys: &[Key], at: usize) -> EvalError {
-        let key = keys.get(at).map_or(String::new(), spelled);
-        let container = match self.scope.find(&keys[..at]) {
-            Found::Text { .. } => cut(self.scope, &keys[..at], &mut 0).unwrap_or_default(),
-            Found::Branch | Found::Missing { .. } => {
-                let names = self.scope.names_below(&keys[..at]).into_iter().take(PRESENT_KEYS).collect();
-                return self.missing(key, names);
-            }
-        };
-        match (json::type_name(&container), keys.get(at)) {
-            ("map", _) => self.missing(key, json::first_keys(&container, PRESENT_KEYS)),
-            ("null", _) | ("list", Some(Key::Index(_))) => self.missing(key, Vec::new()),
-            (given, _) => self.not_a_container(given),
-        }
+        lost(self.expression, self.scope, keys, at)
     }
 
     fn step(&mut self, operand: Operand, step: &Step, lenient: bool) -> Result<Operand, EvalError> {
@@ -302,6 +343,7 @@ impl<'s> Evaluation<'_, 's> {
         match found {
             _ if optional => Ok(Operand::Optional(found)),
             Some(value) => Ok(Operand::Plain(value)),
+            None if !self.matching && matches!(container, Value::Null) => Ok(Operand::Plain(Value::Null)),
             None => Err(self.not_found(&container, key, spelled)),
         }
     }
@@ -313,7 +355,7 @@ impl<'s> Evaluation<'_, 's> {
                 self.missing(spelled, keys.map(|(key, _)| key.chars().take(64).collect()).collect())
             }
             (Value::Null, _) | (Value::List(_), Key::Index(_)) => self.missing(spelled, Vec::new()),
-            (other, _) => self.not_a_container(other.type_name()),
+            (other, _) => not_a_container(self.expression.to_owned(), other.type_name()),
         }
     }
 
@@ -421,10 +463,6 @@ impl Evaluation<'_, '_> {
 
     pub(super) fn bad_value(&self, fault: &str) -> EvalError {
         EvalError::BadValue { expression: self.expression.to_owned(), fault: fault.to_owned() }
-    }
-
-    fn not_a_container(&self, given: &str) -> EvalError {
-        self.type_error("reading a key or index", "a map or list", given)
     }
 
     fn missing(&self, key: String, present: Vec<String>) -> EvalError {

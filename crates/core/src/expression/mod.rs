@@ -100,7 +100,8 @@ impl Expression {
         self.path().is_some()
     }
 
-    /// The value; for a path with a missing key, null.
+    /// The value. A key that is absent from an object is an error, and so is an index beyond a list, unless a `?` says that it
+    /// may be: then, and below null, the value is null.
     pub fn evaluate(&self, scope: &Scope<'_>) -> Result<Value, EvalError> {
         let mut meter = Meter::new(MAX_FUEL);
         let value = self.evaluation(scope, &mut meter).value_or_null(&self.compiled.root)?;
@@ -113,7 +114,7 @@ impl Expression {
     /// The value as JSON text. A path is cut out of the stored text, unchanged and of any size.
     pub fn evaluate_json<'s>(&self, scope: &Scope<'s>) -> Result<Cow<'s, str>, EvalError> {
         match self.path() {
-            Some(path) => Ok(evaluate::cut(scope, &path.keys, &mut 0).unwrap_or(Cow::Borrowed("null"))),
+            Some(path) => evaluate::cut_path(self.source(), scope, path, &mut 0),
             None => self.computed_json(scope, &mut Meter::new(MAX_FUEL)).map(Cow::Owned),
         }
     }
@@ -121,18 +122,22 @@ impl Expression {
     /// For conditions: anything but a bool is an error that says what it was, and so is a missing key.
     pub fn evaluate_bool(&self, scope: &Scope<'_>) -> Result<bool, EvalError> {
         let mut meter = Meter::new(MAX_FUEL);
-        let mut evaluation = self.evaluation(scope, &mut meter);
-        match evaluation.value(&self.compiled.root)? {
-            Value::Bool(bool) => Ok(bool),
-            other => Err(evaluation.type_error("a condition", "a bool", other.type_name())),
-        }
+        self.condition(&mut self.evaluation(scope, &mut meter))
     }
 
     /// For what waits or chooses: as `evaluate_bool`, but a missing key means no.
     pub fn matches(&self, scope: &Scope<'_>) -> Result<bool, EvalError> {
-        match self.evaluate_bool(scope) {
+        let mut meter = Meter::new(MAX_FUEL);
+        match self.condition(&mut self.evaluation(scope, &mut meter).matching()) {
             Err(EvalError::MissingKey { .. }) => Ok(false),
             answer => answer,
+        }
+    }
+
+    fn condition(&self, evaluation: &mut Evaluation<'_, '_>) -> Result<bool, EvalError> {
+        match evaluation.value(&self.compiled.root)? {
+            Value::Bool(bool) => Ok(bool),
+            other => Err(evaluation.type_error("a condition", "a bool", other.type_name())),
         }
     }
 

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use serde_json::Value as Json;
 
 use super::error::{CompileError, EvalError};
-use super::json::Key;
 use super::meter::{BYTES_SKIPPED_PER_UNIT, Exhausted, Meter};
 use super::{Expression, MAX_DEPTH, MAX_FUEL, Scope, evaluate, json, lex};
 
@@ -73,12 +72,30 @@ impl Template {
         }
     }
 
+    /// As `render`, but a missing key is null; which keys are missing is told too.
+    pub fn render_tolerant(&self, scope: &Scope<'_>) -> Result<(String, Vec<EvalError>), EvalError> {
+        let mut rendering = Rendering { absent: Absent::Null, ..Rendering::new(scope) };
+        let mut json = String::new();
+        rendering.part(&self.root, 0, &mut json)?;
+        Ok((json, rendering.missing))
+    }
+
     /// The text of a template that is one string, as JSON does not quote it; any other template as JSON.
     pub fn render_text(&self, scope: &Scope<'_>) -> Result<String, EvalError> {
+        self.text_with(scope, Absent::Refused)
+    }
+
+    /// A text for people: `?` stands for what is missing.
+    pub fn render_title(&self, scope: &Scope<'_>) -> Result<String, EvalError> {
+        self.text_with(scope, Absent::Mark)
+    }
+
+    fn text_with(&self, scope: &Scope<'_>, absent: Absent) -> Result<String, EvalError> {
+        let mut rendering = Rendering { absent, ..Rendering::new(scope) };
         match &self.root {
             Part::Constant(json) => Ok(json::decode(json).map_or_else(|| json.clone(), Cow::into_owned)),
-            Part::Whole(expression) => Rendering::new(scope).interpolated(expression),
-            Part::Text(pieces) => Rendering::new(scope).text(pieces),
+            Part::Whole(expression) => rendering.interpolated(expression),
+            Part::Text(pieces) => rendering.text(pieces),
             Part::List(_) | Part::Map(_) => self.render(scope),
         }
     }
@@ -234,11 +251,23 @@ struct Rendering<'r, 's> {
     scope: &'r Scope<'s>,
     meter: Meter,
     bytes: usize,
+    absent: Absent,
+    missing: Vec<EvalError>,
+}
+
+/// What a missing key gives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absent {
+    Refused,
+    Null,
+    /// A question mark.
+    Mark,
 }
 
 impl<'r, 's> Rendering<'r, 's> {
     fn new(scope: &'r Scope<'s>) -> Self {
-        Rendering { scope, meter: Meter::new(MAX_TEMPLATE_FUEL), bytes: 0 }
+        let meter = Meter::new(MAX_TEMPLATE_FUEL);
+        Rendering { scope, meter, bytes: 0, absent: Absent::Refused, missing: Vec::new() }
     }
 
     fn part(&mut self, part: &Part, depth: usize, out: &mut String) -> Result<(), EvalError> {
@@ -303,15 +332,12 @@ impl<'r, 's> Rendering<'r, 's> {
 
     /// The value of one expression. Each has its own fuel, and all share the fuel of the template.
     fn json(&mut self, expression: &Expression) -> Result<Cow<'s, str>, EvalError> {
-        let json = match expression.path() {
-            Some(path) => self.cut(expression, &path.keys)?,
-            None => {
-                let mut own = Meter::new(self.meter.left().min(MAX_FUEL));
-                let before = own.left();
-                let json = expression.computed_json(self.scope, &mut own)?;
-                self.spend(expression, before - own.left())?;
-                Cow::Owned(json)
+        let json = match self.own_json(expression) {
+            Err(missing @ EvalError::MissingKey { .. }) if self.absent != Absent::Refused => {
+                self.missing.push(missing);
+                Cow::Borrowed(if self.absent == Absent::Null { "null" } else { "\"?\"" })
             }
+            json => json?,
         };
         self.bytes += json.len();
         if self.bytes > MAX_RENDERED_BYTES {
@@ -321,11 +347,22 @@ impl<'r, 's> Rendering<'r, 's> {
         Ok(json)
     }
 
-    fn cut(&mut self, expression: &Expression, keys: &[Key]) -> Result<Cow<'s, str>, EvalError> {
-        let mut skipped = 0;
-        let json = evaluate::cut(self.scope, keys, &mut skipped).unwrap_or(Cow::Borrowed("null"));
-        self.spend(expression, 1 + skipped / BYTES_SKIPPED_PER_UNIT)?;
-        Ok(json)
+    fn own_json(&mut self, expression: &Expression) -> Result<Cow<'s, str>, EvalError> {
+        match expression.path() {
+            Some(path) => {
+                let mut skipped = 0;
+                let json = evaluate::cut_path(expression.source(), self.scope, path, &mut skipped);
+                self.spend(expression, 1 + skipped / BYTES_SKIPPED_PER_UNIT)?;
+                json
+            }
+            None => {
+                let mut own = Meter::new(self.meter.left().min(MAX_FUEL));
+                let before = own.left();
+                let json = expression.computed_json(self.scope, &mut own);
+                self.spend(expression, before - own.left())?;
+                json.map(Cow::Owned)
+            }
+        }
     }
 
     fn spend(&mut self, expression: &Expression, units: usize) -> Result<(), EvalError> {

@@ -267,27 +267,36 @@ fn of_two_prefixes_that_fit_the_longer_one_wins() {
 }
 
 #[test]
-fn a_path_to_nothing_is_null() {
+fn a_path_to_a_missing_key_is_an_error_and_below_null_it_is_null() {
     gives(&[
-        ("input.absent", "null"),
-        ("input.absent.deeper[3]", "null"),
-        ("input.name.key", "null"),
-        ("input.tags[9]", "null"),
-        ("unknown", "null"),
+        ("input.nothing", "null"),
+        ("input.nothing.deeper[3]", "null"),
+        ("failure.code", "null"),
+        ("failure.code == null", "true"),
         ("input.?absent", "null"),
-        ("steps.other.output.id", "null"),
+        ("input.?absent.deeper", "null"),
+        ("steps.?other.output.id", "null"),
     ]);
+    let missing = |source: &str| match json(source) {
+        Err(EvalError::MissingKey { key, present, .. }) => (key, present),
+        other => panic!("{source}: {other:?}"),
+    };
+    let keys = |present: &[&str]| -> Vec<String> { present.iter().map(|key| (*key).to_owned()).collect() };
+    assert_eq!(missing("steps.charge.output.amont"), ("amont".into(), keys(&["id", "ok"])));
+    assert_eq!(missing("input.tags[9]"), ("9".into(), keys(&[])));
+    assert_eq!(missing("steps.other.output.id"), ("other".into(), keys(&["charge", "cool-off"])));
+    fails("expression_missing_key", &["input.absent", "input.absent.deeper[3]", "unknown"]);
+    fails("expression_type", &["input.name.key"]);
 }
 
 #[test]
-fn elsewhere_a_missing_key_is_an_error_that_names_the_keys_present() {
-    let rows: [(&str, &str, &[&str]); 10] = [
+fn a_missing_key_inside_an_expression_is_an_error_that_names_the_keys_present() {
+    let rows: [(&str, &str, &[&str]); 9] = [
         ("steps.charge.output.amount > 0", "amount", &["id", "ok"]),
         ("input.nested.deeper.key == 1", "deeper", &["deep"]),
         ("steps.other.output == 1", "other", &["charge", "cool-off"]),
         ("steps.charge.failure == 1", "failure", &["output", "state"]),
         ("output == 1", "output", &["input", "steps", "failure", "run"]),
-        ("failure.code == '409'", "code", &[]),
         ("input.tags[3] == 'd'", "3", &[]),
         ("input.items.map(i, i.price)", "price", &["sku", "qty"]),
         ("input.nested[input.name] == 1", "(computed)", &["deep"]),

@@ -66,6 +66,22 @@ impl Draft<'_> {
         Ok(template.render_text(&scope))
     }
 
+    /// A title: `?` stands for what is missing.
+    pub(super) fn render_title(&self, template: &Template, here: &Here) -> Result<Result<String, EvalError>, Stop> {
+        let scope = self.scope(template.references().map(|(_, expression)| expression), here)?;
+        Ok(template.render_title(&scope))
+    }
+
+    /// As `render`, with null and an entry in the list for each missing key.
+    pub(super) fn render_tolerant(
+        &self,
+        template: &Template,
+        here: &Here,
+    ) -> Result<Result<(String, Vec<EvalError>), EvalError>, Stop> {
+        let scope = self.scope(template.references().map(|(_, expression)| expression), here)?;
+        Ok(template.render_tolerant(&scope))
+    }
+
     pub(super) fn scope<'s, 'e>(
         &'s self,
         expressions: impl IntoIterator<Item = &'e Expression>,

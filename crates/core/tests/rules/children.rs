@@ -37,11 +37,13 @@ fn a_child_is_started_with_its_step_and_its_output_is_ours() {
 #[test]
 fn a_childs_failure_or_cancel_is_the_parents_with_its_id() {
     for state in [Failed, Canceled] {
-        given(PARENT).after([started(), child_ended("stock", state, None)]).state(Failed).check(|run| {
-            let failure = run.head().failure.clone().expect("a failure");
-            assert_eq!(failure.kind, FailureKind::ChildFailed);
-            assert!(failure.child_run_id.is_some());
-        });
+        given(PARENT).after([started_with(r#"{"n":1}"#), child_ended("stock", state, None)]).state(Failed).check(
+            |run| {
+                let failure = run.head().failure.clone().expect("a failure");
+                assert_eq!(failure.kind, FailureKind::ChildFailed);
+                assert!(failure.child_run_id.is_some());
+            },
+        );
     }
 }
 
@@ -49,7 +51,10 @@ fn a_childs_failure_or_cancel_is_the_parents_with_its_id() {
 fn a_child_that_cannot_start_fails_its_step() {
     let outcome = ChildOutcome::Refused { message: "there is no workflow inventory".into() };
     given(PARENT)
-        .after([started(), asked(Ask::ChildEnded { path: "stock".into(), run_id: RunId::from("x"), outcome })])
+        .after([
+            started_with(r#"{"n":1}"#),
+            asked(Ask::ChildEnded { path: "stock".into(), run_id: RunId::from("x"), outcome }),
+        ])
         .state(Failed);
 }
 
@@ -57,14 +62,17 @@ fn a_child_that_cannot_start_fails_its_step() {
 fn a_childs_warnings_are_passed_up() {
     let outcome = ChildOutcome::Ended { state: CompletedWithWarnings, output: None, failure: None, warnings: 2 };
     given("workflow: w\nsteps: [ { id: stock, child: inventory } ]")
-        .after([started(), asked(Ask::ChildEnded { path: "stock".into(), run_id: RunId::from("x"), outcome })])
+        .after([
+            started_with(r#"{"n":1}"#),
+            asked(Ask::ChildEnded { path: "stock".into(), run_id: RunId::from("x"), outcome }),
+        ])
         .state(CompletedWithWarnings);
 }
 
 #[test]
 fn a_cancel_reaches_the_child_and_waits_for_it() {
     given(PARENT)
-        .after([started()])
+        .after([started_with(r#"{"n":1}"#)])
         .when(cancel())
         .then(["cancel.asked", "run.cancel_requested"])
         .check(|run| assert!(run.effects.iter().any(|effect| matches!(effect, Effect::CancelChild { .. }))))

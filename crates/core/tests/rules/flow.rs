@@ -350,7 +350,7 @@ fn finally_steps_run_once_before_any_end_and_their_failure_is_a_warning() {
 #[test]
 fn an_output_that_cannot_be_made_fails_the_run_as_invalid() {
     given("workflow: w\nsteps: [ { id: a, task: t.a } ]\noutput: { x: '${{ steps.a.output.n + 1 }}' }")
-        .after([started(), claimed("a"), completed_with("a", "{}")])
+        .after([started(), claimed("a"), completed_with("a", r#"{"n":"one"}"#)])
         .state(Failed)
         .check(|run| assert_eq!(run.head().failure.as_ref().map(|f| f.kind), Some(FailureKind::Invalid)));
 }

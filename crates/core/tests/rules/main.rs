@@ -9,6 +9,7 @@ mod given;
 mod invariants;
 mod late;
 mod leases;
+mod missing;
 mod recovery;
 mod reruns;
 mod sagas;

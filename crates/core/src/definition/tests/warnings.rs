@@ -50,3 +50,12 @@ fn an_id_that_expressions_read_in_brackets() {
     let text = of_steps("  - {id: cool-off, task: t}\n  - {id: b, task: t, when: \"steps['cool-off'].output.ok\"}");
     assert_eq!(warned(&text), warning(FaultCode::IdNeedsBrackets, 3, "/steps/0/id"));
 }
+
+#[test]
+fn marks_of_other_template_languages() {
+    let text =
+        of_steps("  - id: a\n    task: t\n    with: { to: \"{{ input.name }}\", body: \"Dear ${ input.name }\" }");
+    let expected = [("/steps/0/with/to", 5), ("/steps/0/with/body", 5)];
+    let expected = expected.map(|(path, line)| (FaultCode::MistakenMarks, Some(line), path.to_owned()));
+    assert_eq!(warned(&text), expected);
+}

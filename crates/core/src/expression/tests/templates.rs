@@ -17,7 +17,7 @@ fn a_string_that_is_one_expression_keeps_its_type() {
         rendered(json!({"a": "${{ input.tags }}", "b": ["${{ input.count + 1 }}", "${{input.yes}}", null], "c": 1.5})),
         r#"{"a":["a", "b", "c"],"b":[4,true,null],"c":1.5}"#
     );
-    assert_eq!(rendered(json!({"x": "${{ input.absent }}"})), r#"{"x":null}"#);
+    assert_eq!(rendered(json!({"x": "${{ input.?absent }}"})), r#"{"x":null}"#);
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn inside_text_an_expression_is_interpolated() {
     for (text, expected) in [
         ("Ship ${{ input.name }}?", "Ship Ada?"),
         ("${{ input.count }}${{ input.price }}", "32.5"),
-        ("[${{ input.nothing }}|${{ input.absent }}]", "[|]"),
+        ("[${{ input.nothing }}|${{ input.?absent }}]", "[|]"),
         ("tags: ${{ input.tags }}", r#"tags: ["a","b","c"]"#),
         (" ${{ input.count }}", " 3"),
         ("$${{ input.count }} $ {{ }} ${ x }", "$3 $ {{ }} ${ x }"),
@@ -46,9 +46,23 @@ fn the_text_of_a_template_is_not_quoted() {
     let text = |value| Template::compile(&value).unwrap().render_text(&scope()).unwrap();
     assert_eq!(text(json!("plain \"text\"\n")), "plain \"text\"\n");
     assert_eq!(text(json!("${{ input.name }}")), "Ada");
-    assert_eq!(text(json!("${{ input.absent }}")), "");
+    assert_eq!(text(json!("${{ input.?absent }}")), "");
     assert_eq!(text(json!("${{ input.price }}")), "2.5");
     assert_eq!(text(json!({"a": 1})), r#"{"a":1}"#);
+}
+
+#[test]
+fn a_missing_key_is_refused_marked_in_a_title_and_told_where_nothing_can_be_corrected() {
+    let value = json!({ "a": "${{ input.absent }}", "b": "x ${{ input.gone }} ${{ input.name }}", "c": "${{ input.gone + 1 }}" });
+    let template = Template::compile(&value).unwrap();
+    assert_eq!(template.render(&scope()).unwrap_err().code(), "expression_missing_key");
+    let (json, missing) = template.render_tolerant(&scope()).unwrap();
+    assert_eq!(json, r#"{"a":null,"b":"x  Ada","c":null}"#);
+    assert_eq!(missing.len(), 3);
+    let title = |text: &str| Template::compile(&json!(text)).unwrap().render_title(&scope()).unwrap();
+    assert_eq!(title("Ship ${{ input.order.id }} to ${{ input.name }}"), "Ship ? to Ada");
+    assert_eq!(title("${{ input.absent }}"), "?");
+    assert_eq!(title("${{ input.nothing.deeper }}"), "");
 }
 
 #[test]

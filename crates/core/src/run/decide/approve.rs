@@ -21,7 +21,7 @@ impl Draft<'_> {
         here: &Here,
     ) -> Decided {
         let title = match &approval.title {
-            Some(title) => self.render_text(title, here)?,
+            Some(title) => self.render_title(title, here)?,
             None => Ok(def.title.clone().unwrap_or_else(|| def.id.clone())),
         };
         let subject = match &approval.subject {

@@ -168,7 +168,10 @@ impl Draft<'_> {
             return self.ask(path, failure);
         }
         let fresh = match &def.action {
-            crate::definition::Action::Task { with: Some(with), .. } => self.render(with, &here)?.ok(),
+            crate::definition::Action::Task { with: Some(with), .. } => match self.render(with, &here)? {
+                Ok(json) => Some(json),
+                Err(error) => return self.ask(path, self.not_evaluated(path, &error, attempt)),
+            },
             _ => None,
         };
         if let Some(json) = fresh {
@@ -246,8 +249,12 @@ impl Draft<'_> {
         let here = Here { failure: step.failure.clone(), ..Here::of(step, &def) };
         let attempt = step.probe_attempt + 1;
         let task_path = if undo { path.undo().probe() } else { path.probe() };
-        let with = match &probe.with {
-            Some(with) => self.render(with, &here)?.ok(),
+        let with = match probe.with.as_ref().map(|with| self.render(with, &here)).transpose()? {
+            Some(Err(error)) => {
+                let why = json_text(&error.to_string());
+                return self.probed(path, Some(&format!("{{\"found\":null,\"why\":{why}}}")));
+            }
+            Some(Ok(json)) => Some(json),
             None => None,
         };
         let input = self.side_input(path, &task_path, with)?;

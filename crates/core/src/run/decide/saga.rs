@@ -106,8 +106,9 @@ impl Draft<'_> {
             None => None,
         };
         let here = Here { output, ..Here::of(step, &def) };
-        let with = match &undo.with {
-            Some(with) => self.render(with, &here)?.ok(),
+        let with = match undo.with.as_ref().map(|with| self.render(with, &here)).transpose()? {
+            Some(Err(error)) => return self.give_up_undo(path, &self.not_evaluated(path, &error, step.attempt)),
+            Some(Ok(json)) => Some(json),
             None => None,
         };
         let input = self.side_input(path, &path.undo(), with)?;

@@ -187,8 +187,8 @@ impl Draft<'_> {
     /// All steps ended: the body has its output, or cannot have one.
     fn body_done(&mut self) -> Decided<bool> {
         let rendered = match &self.def.output {
-            Some(template) => Some(self.render(template, &Here::default())?),
-            None => self.coded_output()?.map(Ok),
+            Some(template) => Some(self.render_tolerant(template, &Here::default())?),
+            None => self.coded_output()?.map(|json| Ok((json, Vec::new()))),
         };
         match rendered {
             // The work won against a cancel; that its output cannot be made does not bring the cancel back.
@@ -201,7 +201,11 @@ impl Draft<'_> {
                     .coded(error.code());
                 self.close(failure)?;
             }
-            Some(Ok(json)) => {
+            Some(Ok((json, missing))) => {
+                // There is no step left that somebody could correct.
+                for error in missing {
+                    self.warn("output_missing_key", error.to_string(), None)?;
+                }
                 let output = self.store(crate::ids::PayloadName::output(), json.into());
                 self.tell(Fact::WorkflowCompleted { output: Some(output) })?;
             }
