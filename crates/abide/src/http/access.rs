@@ -102,6 +102,20 @@ impl KeyRing {
         Some(Who { namespace: known.key.namespace.clone(), role: known.grant.role, key: Some(known.grant.clone()) })
     }
 
+    /// The groups of a person who holds a good key with which decisions are made. `None`: nobody of that name does.
+    pub fn groups_of(&self, namespace: &Namespace, principal: &str, now: Timestamp) -> Option<Vec<String>> {
+        let ring = self.read();
+        let decides = |known: &&Known| {
+            let role = matches!(known.grant.role, Role::Approver | Role::Operator | Role::Admin);
+            role && !known.is_dead(now) && known.key.namespace == *namespace && known.grant.principal == principal
+        };
+        let mut groups: Option<Vec<String>> = None;
+        for known in ring.values().filter(decides) {
+            groups.get_or_insert_default().extend(known.grant.groups.iter().cloned());
+        }
+        groups
+    }
+
     /// The id of the key that a text is.
     pub fn id_of(text: &str) -> Option<String> {
         parts(text).map(|(key_id, _)| key_id)

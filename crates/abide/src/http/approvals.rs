@@ -59,6 +59,7 @@ pub async fn reject(call: Call, asked: Decide) -> Answered {
 
 async fn decide(call: Call, asked: Decide, approve: bool) -> Answered {
     let by = who_decides(&call, asked.decision_by.as_deref())?;
+    let actor = call.who.key.as_ref().map_or_else(|| by.clone(), |key| key.principal.clone());
     let groups = groups(&call, asked.step_id.as_deref()).await?;
     let ask = Ask::Decide {
         step_id: asked.step_id.as_deref().map(Path::from),
@@ -69,7 +70,8 @@ async fn decide(call: Call, asked: Decide, approve: bool) -> Answered {
         subject_digest: asked.subject_digest.as_deref().map(digest).transpose()?,
         via: Some("api".into()),
     };
-    let command = Command::new(Actor::user(by), ask);
+    // The log says who asked; the decision, for whom.
+    let command = Command::new(Actor::user(actor), ask);
     let to_run = ToRun { groups, expected_seq: call.expected_seq()?, ..ToRun::new(call.run_id(), command) };
     match call.ask(What::Run(Box::new(to_run))).await? {
         Answer::Run(told) => call.run_answer(200, &told).await,

@@ -160,6 +160,16 @@ impl Call {
         }
     }
 
+    /// Sends a command that is one part of what the request does, beside its idempotency key.
+    pub async fn command_unkeyed(&self, ask: Ask) -> Result<Told, Problem> {
+        let what = What::Run(Box::new(ToRun::new(self.run_id(), Command::new(self.actor(), ask))));
+        let namespace = self.who.namespace.clone();
+        match self.engine.ask(Request { namespace, idempotency: None, what }).await? {
+            Answer::Run(told) => Ok(*told),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The record as it is now, or only what identifies it when that is all the caller wants.
     pub async fn run_answer(&self, status: u16, told: &Told) -> Result<Reply, Problem> {
         let reply = if self.wants_little() {

@@ -38,10 +38,12 @@ pub async fn make(call: Call, asked: MakeLink) -> Answered {
             .with("current_state", record.state.as_str())
             .with("allowed", Vec::<serde_json::Value>::new()));
     };
-    // Whoever makes the link vouches for whom it is for: it may decide wherever a group is asked.
-    let groups = approval.approvers.iter().filter_map(|name| name.strip_prefix("role:")).map(Into::into).collect();
-    let token = token(43);
     let expires_at = call.engine.clock().now() + life;
+    let groups = groups_of(&call, &approval, &whom)?;
+    let made = Ask::MakeLink { step_id: path.clone(), whom: whom.clone(), groups: groups.clone(), expires_at };
+    // The event comes first: a link that no event speaks of must not exist.
+    call.command_unkeyed(made).await?;
+    let token = token(43);
     let link = Link {
         token_hash: Digest::of(token.as_bytes()),
         namespace: call.who.namespace.clone(),
@@ -55,6 +57,28 @@ pub async fn make(call: Call, asked: MakeLink) -> Answered {
     call.ask(What::Access(Box::new(Access::AddLink(link)))).await?;
     let url = format!("{}/links/{token}", call.api.settings.public_url);
     Ok(Reply::json(201, &LinkView { url, expires_at }))
+}
+
+/// The groups of the person a link is for. To make one is to act for another, which takes the right to.
+fn groups_of(call: &Call, approval: &ApprovalView, whom: &str) -> Result<Vec<String>, Problem> {
+    let Some(key) = &call.who.key else {
+        // Where there are no keys everybody is in every group.
+        return Ok(approval.approvers.iter().filter_map(|name| name.strip_prefix("role:")).map(Into::into).collect());
+    };
+    if !key.acts_for_others {
+        let detail = "To make a link for somebody is to act for them: it takes a key that may act for others.";
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
+    let named = approval.approvers.iter().any(|approver| approver == whom);
+    match call.api.keys.groups_of(&call.who.namespace, whom, call.engine.clock().now()) {
+        Some(groups) => Ok(groups),
+        None if named => Ok(Vec::new()),
+        None => {
+            let detail =
+                format!("{whom} is no approver by name, and holds no key that would say which groups they are in.");
+            Err(Problem::new(Code::NotAnApprover, detail))
+        }
+    }
 }
 
 /// The link of this page.

@@ -200,7 +200,13 @@ fn a_link_shows_to_all_and_decides_once() {
     let mut stage = guarded();
     stage.apply("workflow: gate\nsteps:\n  - { id: g, approval: { title: \"<b>Go?</b>\", approvers: [role:boss], quorum: 2 } }\n");
     let run = stage.start("gate", json!({}));
-    let make = |body: Value| stage.post(&format!("/v1/runs/{run}/approvals/g/links"), body);
+    let keyed = |asked: Value| stage.post("/v1/keys", asked).json()["key"].as_str().expect("a key").to_owned();
+    for name in ["ana", "eve"] {
+        keyed(json!({ "name": name, "role": "approver", "groups": ["boss"] }));
+    }
+    let bot = format!("Bearer {}", keyed(json!({ "name": "bot", "role": "operator", "acts_for_others": true })));
+    let path = format!("/v1/runs/{run}/approvals/g/links");
+    let make = |body: Value| stage.post_with(&path, &[("Authorization", &bot)], body);
     let made = make(json!({ "for": "ana" }));
     assert_eq!(made.status, 201, "{}", made.text());
     let url = made.json()["url"].as_str().expect("a url").to_owned();

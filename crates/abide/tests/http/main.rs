@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod faults;
+mod gates;
 mod link;
 mod runs;
 mod scenario;

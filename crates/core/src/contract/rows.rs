@@ -170,7 +170,7 @@ table! {
             Succeeded: MOVED,
             CompletedWithWarnings: MOVED,
             Failed: MOVED,
-            Canceled: CANCEL,
+            Canceled: MOVED | CANCEL,
         }
         Paused {
             Queued: MOVED | CANCEL,

@@ -14,7 +14,7 @@ use crate::contract::{FailureKind, ReasonType, RunState, StepState};
 use crate::definition::{Action, Definition, Schema};
 use crate::ids::{Path, RunId};
 use crate::run::step::{ApprovalWait, Block, Step, Wait};
-use crate::run::{NEWEST, Phase, Working, resolutions};
+use crate::run::{NEWEST, Phase, Working};
 use crate::time::Timestamp;
 
 /// A call that would be accepted now.
@@ -252,7 +252,7 @@ impl View<'_> {
     /// What an operator may decide about a blocked step; true for what is recommended.
     fn resolve(&self, step: &Step, block: &Block) -> Vec<(bool, NextAction)> {
         let recommended = self.advice(step, block).resolution;
-        let allowed = resolutions(step, &self.run.head.phase, self.definition.saga);
+        let allowed = self.resolutions(step);
         let actions = allowed
             .into_iter()
             .filter_map(|name| Some((recommended == Some(name), self.resolution(step, block, name)?)));

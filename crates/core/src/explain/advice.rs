@@ -3,7 +3,6 @@
 use super::view::View;
 use super::words::{self, QUOTED, quote};
 use crate::contract::ReasonType;
-use crate::run::resolutions;
 use crate::run::step::{Block, Step, Wait};
 
 /// A recommendation.
@@ -20,7 +19,7 @@ impl View<'_> {
     pub fn advice(&self, step: &Step, block: &Block) -> Advice {
         let (action, why) = self.wanted(step, block);
         let Some(name) = action.strip_prefix("resolve_") else { return Advice { action, resolution: None, why } };
-        let allowed = resolutions(step, &self.run.head.phase, self.definition.saga);
+        let allowed = self.resolutions(step);
         match allowed.iter().find(|allowed| **allowed == name).or(allowed.first()) {
             Some(name) => Advice { action: id_of(name), resolution: Some(name), why },
             None => Advice { action: "cancel", resolution: None, why: "nothing else can be done about it".into() },

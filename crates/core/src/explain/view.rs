@@ -6,7 +6,7 @@ use crate::definition::{Definition, EffectKind, StepDef};
 use crate::ids::Path;
 use crate::run::event::Carries;
 use crate::run::step::{Block, Lease, Step, Task, TaskKind, Wait};
-use crate::run::{Because, Cancel, Phase, Working, held_up_by, project};
+use crate::run::{Because, Cancel, Phase, Working, held_up_by, is_gate, project, resolutions};
 use crate::time::Timestamp;
 
 #[derive(Clone, Copy)]
@@ -55,6 +55,11 @@ impl<'a> View<'a> {
     pub fn waits_for_children(&self) -> Vec<(&'a Step, &'a Block)> {
         let blocked = self.run.open().filter_map(|step| Some((step, step.block.as_ref()?)));
         blocked.filter(|(_, block)| matches!(block.wait, Wait::Child { .. })).collect()
+    }
+
+    /// What an operator may do about a step as it is.
+    pub fn resolutions(&self, step: &Step) -> Vec<&'static str> {
+        resolutions(step, is_gate(self.definition, step), &self.run.head.phase, self.definition.saga)
     }
 
     /// Of a canceled run: the `finally` step that keeps it from its end, and what somebody must decide.

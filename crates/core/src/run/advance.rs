@@ -106,7 +106,9 @@ pub fn advance(
 pub fn first_needs(run: &Working, def: &Definition, ask: &Ask) -> Vec<Need> {
     let path = match ask {
         Ask::Claim { path, .. } | Ask::CallbackAnswer { path, .. } | Ask::ChildEnded { path, .. } => row_of(path),
-        Ask::Resolve { step_id, .. } | Ask::Decide { step_id: Some(step_id), .. } => row_of(step_id),
+        Ask::Resolve { step_id, .. } | Ask::MakeLink { step_id, .. } | Ask::Decide { step_id: Some(step_id), .. } => {
+            row_of(step_id)
+        }
         other => match other.holding() {
             Some(holding) => row_of(&holding.path),
             None => return Vec::new(),

@@ -160,6 +160,14 @@ pub enum Ask {
         subject_digest: Option<Digest>,
         via: Option<String>,
     },
+    /// A one-time link with which `whom` may decide is made; its maker is the actor.
+    MakeLink {
+        step_id: Path,
+        whom: String,
+        /// The groups of `whom`, as far as they are known.
+        groups: Vec<String>,
+        expires_at: Timestamp,
+    },
     /// Releases what waits for this connection; nothing given: for any.
     Reconnect {
         tool: Option<String>,
@@ -216,6 +224,8 @@ pub struct Start {
     pub sealed: bool,
     /// Checkpoints of the run that this one reruns.
     pub carried: Vec<Carried>,
+    /// Who asked for that run, and for those that it reran.
+    pub requested_before: Vec<String>,
     /// Effects of that run of which nobody knows whether they happened.
     pub intents: Vec<CarriedIntent>,
 }
@@ -239,6 +249,7 @@ impl Start {
             trace_id: None,
             sealed: false,
             carried: Vec::new(),
+            requested_before: Vec::new(),
             intents: Vec::new(),
         }
     }
@@ -562,7 +573,7 @@ impl Ask {
             Ask::Cancel { .. } => Cause::CancelAsked,
             Ask::Pause { .. } => Cause::PauseAsked,
             Ask::Resume { .. } => Cause::ResumeAsked,
-            Ask::Decide { .. } => Cause::Decided,
+            Ask::Decide { .. } | Ask::MakeLink { .. } => Cause::Decided,
             Ask::Reconnect { .. } => Cause::Reconnected,
             Ask::Signal { .. } | Ask::CallbackAnswer { .. } => Cause::Answered,
             Ask::Resolve { .. } | Ask::Pin { .. } => Cause::Resolved,
@@ -589,6 +600,7 @@ impl Ask {
             | Ask::Pause { .. }
             | Ask::Resume { .. }
             | Ask::Decide { .. }
+            | Ask::MakeLink { .. }
             | Ask::Reconnect { .. }
             | Ask::Signal { .. }
             | Ask::CallbackAnswer { .. }

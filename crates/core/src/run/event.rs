@@ -295,6 +295,12 @@ facts! {
     AnswerDelivered(Answer) = "answer.delivered" in Step,
     /// A wait took a signal out of the mailbox.
     SignalTaken { name: String, seq: u64, payload: Ref } = "signal.taken" in Step,
+    /// A one-time link was made, by the actor of the event, with which somebody may decide.
+    LinkMade {
+        #[serde(rename = "for")]
+        whom: String,
+        expires_at: Timestamp,
+    } = "approval.link_made" in Step,
     ApprovalGiven(Decision) = "approval.given" in Step,
     ApprovalRejected(Decision) = "approval.rejected" in Step,
     ApprovalEscalated { approvers: Vec<String>, until: Timestamp } = "approval.escalated" in Step,

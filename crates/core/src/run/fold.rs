@@ -524,6 +524,11 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
                 got.insert(name.clone(), payload.clone());
             }
         }
+        Fact::LinkMade { .. } => {
+            if !step.link_makers.contains(&event.actor.id) {
+                step.link_makers.push(event.actor.id.clone());
+            }
+        }
         Fact::ApprovalGiven(decision) | Fact::ApprovalRejected(decision) => step.decisions.push(decision.clone()),
         Fact::ApprovalEscalated { approvers, until } => {
             if let Some(block) = &mut step.block {

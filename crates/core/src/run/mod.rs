@@ -140,6 +140,9 @@ pub struct Started {
     pub created_at: Timestamp,
     /// Who asked: an approval may not be given by them where the workflow says so.
     pub requester: String,
+    /// Who asked for the runs that this one reruns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requested_before: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -429,6 +432,7 @@ fn nothing_said() -> Arc<Started> {
         input: Ref { name: PayloadName::input(), digest: Digest::default(), size: 0 },
         created_at: Timestamp::default(),
         requester: String::new(),
+        requested_before: Vec::new(),
         start_at: None,
         deadline_at: None,
         labels: BTreeMap::new(),
@@ -543,7 +547,7 @@ impl Head {
 
 pub use decide::flow::PUSH;
 pub use decide::http::{CALLBACK_PLACEHOLDER, placeholder};
-pub use decide::operator::resolutions;
+pub use decide::operator::{is_gate, resolutions};
 pub(crate) use decide::sentence;
 
 /// The key of a step: of its own run, or of the run in which its effect may have happened already.

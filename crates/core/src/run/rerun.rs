@@ -169,6 +169,16 @@ pub fn origin(source: &Head, kind: OriginKind, from_step: Option<&str>) -> Origi
     Origin { kind, run_id: Some(source.run_id.clone()), seq: Some(source.seq), from_step: from_step.map(Into::into) }
 }
 
+/// Who asked for a run or for those that it reran: to rerun it does not make them somebody else.
+pub fn requesters(source: &Head) -> Vec<String> {
+    let started = &source.started;
+    let mut requesters = started.requested_before.clone();
+    if !requesters.contains(&started.requester) {
+        requesters.push(started.requester.clone());
+    }
+    requesters
+}
+
 impl Carried {
     /// A row of the old run as a checkpoint of the new one; paths begin anew with the first visit.
     /// `input` and `output` are the payloads that the row names.

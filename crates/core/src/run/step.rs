@@ -167,6 +167,9 @@ pub struct Step {
     pub undo_attempt: u32,
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub decisions: Vec<Decision>,
+    /// Who made links to this approval: where the requester may not decide, they may not either.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub link_makers: Vec<String>,
     /// The last answer a worker gave, so that its repetition is recognised.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub answered: Option<Answered>,
@@ -585,6 +588,7 @@ impl Step {
             probe_attempt: 0,
             undo_attempt: 0,
             decisions: Vec::new(),
+            link_makers: Vec::new(),
             answered: None,
             coded: None,
             child: None,

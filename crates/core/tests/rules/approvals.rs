@@ -2,7 +2,7 @@
 
 use abide_core::contract::{FailureKind, RunState::*, StepState};
 use abide_core::ids::Digest;
-use abide_core::run::command::{Actor, ApprovalAsked, Ask, BlockOn, Reply};
+use abide_core::run::command::{Actor, ApprovalAsked, Ask, BlockOn, Reply, Resolution, Start};
 use abide_core::time::Span;
 
 use crate::given::*;
@@ -268,4 +268,88 @@ fn an_approval_that_a_task_asks_for_checks_its_form() {
     })])
     .state(Queued)
     .check(|run| assert_eq!(run.row("a").answers.len(), 1));
+}
+
+fn forged() -> Vec<Resolution> {
+    let output = Some(r#"{"decision":"approved","by":"ana"}"#.into());
+    vec![
+        Resolution::Complete { output },
+        Resolution::Correct { input: "{}".into() },
+        Resolution::Skip,
+        Resolution::Retry { new_key: false },
+    ]
+}
+
+#[test]
+fn an_operator_may_fail_an_approval_and_never_pass_it() {
+    let asked_by_task = || {
+        let asked = ApprovalAsked {
+            title: "Send it?".into(),
+            subject: "1".into(),
+            approvers: vec!["ana".into()],
+            quorum: 1,
+            not_requester: false,
+            deadline: None,
+            at_deadline: None,
+            form: None,
+        };
+        steps(&["ok", "a"]).after([claimed("ok"), blocked("ok", BlockOn::Approval(Box::new(asked)))])
+    };
+    let overdue = || gate("approvers: [ana], deadline: 1h").after([passed("2h")]).state(Stalled);
+    for run in [gate("approvers: [ana]"), overdue(), asked_by_task()] {
+        for forged in forged() {
+            run.clone().when(resolve("ok", forged)).then_rejected("cannot-resolve");
+        }
+        run.after([resolve("ok", Resolution::Fail)]).state(Failed);
+    }
+}
+
+#[test]
+fn an_approval_that_could_not_be_asked_is_tried_again_or_failed_and_never_passed() {
+    let run =
+        given("workflow: w\nsteps: [ { id: ok, approval: { subject: '${{ input.order }}' } }, { id: a, task: t.a } ]")
+            .after([started()])
+            .state(WaitingOnOperator);
+    for forged in forged().into_iter().take(3) {
+        run.clone().when(resolve("ok", forged)).then_rejected("cannot-resolve");
+    }
+    run.after([resolve("ok", Resolution::Retry { new_key: false })]).state(WaitingOnOperator);
+}
+
+fn link_for(whom: &str, groups: &[&str]) -> Ask {
+    let groups = groups.iter().map(ToString::to_string).collect();
+    Ask::MakeLink { step_id: "ok".into(), whom: whom.into(), groups, expires_at: BEGIN + Span::from_secs(600) }
+}
+
+#[test]
+fn a_link_is_for_an_approver_and_an_event_says_who_made_it() {
+    let run = gate("approvers: [ana, 'role:manager']");
+    run.clone().when(asked(link_for("eve", &[]))).then_rejected("not-an-approver");
+    run.clone().when(asked(link_for("bob", &["manager"]))).then(["approval.link_made"]);
+    let run = run.when(asked(link_for("ana", &[]))).then(["approval.link_made"]);
+    let made = run.memory.log.last().expect("an event");
+    assert_eq!((made.actor.id.as_str(), made.payload.get().contains(r#""for":"ana""#)), ("op", true));
+    run.after([approved_by("ana")]).when(asked(link_for("ana", &[]))).then_rejected("already-decided");
+}
+
+#[test]
+fn whoever_makes_a_link_counts_as_requester() {
+    let run = gate("approvers: [ana, op, starter], not_requester: true");
+    run.clone().after([asked(link_for("ana", &[]))]).when(approved_by("op")).then_rejected("self-approval-forbidden");
+    // The requester has no link made for anybody.
+    let mut run = run;
+    let made = run.ask(Actor::user("starter"), link_for("ana", &[]));
+    assert_eq!(made.expect_err("refused").code(), "self-approval-forbidden");
+}
+
+#[test]
+fn who_asked_for_a_run_may_not_approve_its_rerun_either() {
+    let mut start = Start::with_input("{}");
+    start.requested_before = vec!["ana".into()];
+    given("workflow: w\nsteps: [ { id: ok, approval: { approvers: [ana, bob], not_requester: true } } ]")
+        .after([Act::Start(Box::new(start))])
+        .when(approved_by("ana"))
+        .then_rejected("self-approval-forbidden")
+        .after([approved_by("bob")])
+        .state(Succeeded);
 }

@@ -7,7 +7,7 @@ use abide_core::definition::Definition;
 use abide_core::ids::{Namespace, Path, PayloadName, RunId};
 use abide_core::run::command::{Actor, Ask, Command, Json, Rejection, Reply, Start, StartChild};
 use abide_core::run::intent::{CarriedIntent, Intent};
-use abide_core::run::rerun::{Carried, Source, origin, plan_rerun};
+use abide_core::run::rerun::{Carried, Source, origin, plan_rerun, requesters};
 use abide_core::run::step::{Ref, Step};
 use abide_core::run::{Need, Working};
 
@@ -172,6 +172,7 @@ impl<S: Store> Lane<S> {
             data_region: started.data_region.clone(),
             sealed: started.sealed,
             origin: Some(origin(&head, rerun.kind, rerun.from_step.as_deref())),
+            requested_before: requesters(&head),
             carried,
             intents,
             ..Start::with_input(input)

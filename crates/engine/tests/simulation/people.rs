@@ -196,7 +196,8 @@ impl World {
         let Some(step) = self.random.pick(&stuck) else { return };
         let coded = seen.run.head.started.workflow_id.as_str() == "coded";
         let saga = coded || seen.run.head.started.workflow_id.as_str() == "saga";
-        let allowed = resolutions(step, &seen.run.head.phase, saga);
+        let gate = matches!(step.block.as_ref().map(|block| &block.wait), Some(Wait::Approval(_)));
+        let allowed = resolutions(step, gate, &seen.run.head.phase, saga);
         let luck = self.random.below(4);
         let Some(action) = self.resolution(seen, step, &allowed, willing, luck) else { return };
         let (step_id, reason) = (step.path.clone(), "because".to_owned());

@@ -9,6 +9,7 @@ use crate::run::event::Fact;
 use crate::run::limits;
 use crate::run::scope::{Here, json_text};
 use crate::run::step::{ApprovalWait, Block, Decision, FieldFault, ProofBy, Ref, Step, Wait};
+use crate::time::Timestamp;
 
 use super::flow::Opening;
 
@@ -106,7 +107,7 @@ impl Draft<'_> {
         if let Some(given) = subject_digest.filter(|given| *given != wait.subject.digest) {
             return Err(Rejection::SubjectChanged { path, current: wait.subject.digest, given }.into());
         }
-        self.check_approver(&path, &wait, by)?;
+        self.check_approver(&path, &wait, by, &self.around.groups)?;
         if let Some(at) = until.filter(|until| *until <= self.now && !overdue && wait.at_deadline.is_some()) {
             return Err(Rejection::ApprovalExpired { path, at }.into());
         }
@@ -174,20 +175,52 @@ impl Draft<'_> {
         }
     }
 
-    fn check_approver(&self, path: &Path, wait: &ApprovalWait, by: &str) -> Decided {
+    /// Whether this person may decide, being a member of these groups.
+    fn check_approver(&self, path: &Path, wait: &ApprovalWait, by: &str, groups: &[String]) -> Decided {
         let may = wait.approvers.is_empty()
             || wait.approvers.iter().any(|approver| match approver.strip_prefix("role:") {
-                Some(role) => self.around.groups.iter().any(|group| group == role),
+                Some(role) => groups.iter().any(|group| group == role),
                 None => approver == by,
             });
         if !may {
             let approvers = wait.approvers.clone();
             return Err(Rejection::NotAnApprover { path: path.clone(), by: by.into(), approvers }.into());
         }
-        if wait.not_requester && self.run.head.started.requester == by {
+        if wait.not_requester && self.has_requested(path, by)? {
             return Err(Rejection::SelfApproval { path: path.clone(), by: by.into() }.into());
         }
         Ok(())
+    }
+
+    /// Whoever started this run, or the run that it reruns, or made a link to this approval, asks for it.
+    fn has_requested(&self, path: &Path, who: &str) -> Decided<bool> {
+        Ok(self.has_started(who) || self.must_row(path)?.link_makers.iter().any(|maker| maker == who))
+    }
+
+    fn has_started(&self, who: &str) -> bool {
+        let started = &self.run.head.started;
+        started.requester == who || started.requested_before.iter().any(|before| before == who)
+    }
+
+    /// A link is for somebody who may decide. Where the requester may not, neither may a link of theirs.
+    pub(super) fn make_link(
+        &mut self,
+        path: &Path,
+        whom: &str,
+        groups: &[String],
+        expires_at: Timestamp,
+    ) -> Decided<Reply> {
+        let step = self.row(path)?.ok_or_else(|| Rejection::NoStep(path.clone()))?;
+        let Some(Block { wait: Wait::Approval(wait), .. }) = &step.block else {
+            return Err(self.not_open(path, step));
+        };
+        self.check_approver(path, wait, whom, groups)?;
+        let maker = &self.actor.id;
+        if wait.not_requester && self.has_started(maker) {
+            return Err(Rejection::SelfApproval { path: path.clone(), by: maker.clone() }.into());
+        }
+        self.tell_of(path, Fact::LinkMade { whom: whom.into(), expires_at })?;
+        Ok(Reply::Done)
     }
 
     /// A yes must fill the form in; a no may leave it out, but not fill it in wrongly.

@@ -19,6 +19,9 @@ pub const BODY: &str = "body";
 /// The kind of a coded step that executes code.
 pub const STEP: &str = "step";
 
+/// The kind of a coded step that asks for an approval.
+pub(super) const APPROVAL: &str = "approval";
+
 /// What stands for the declared step where there is none.
 pub(in crate::run) fn spec_of(def: &Definition, step: &Step) -> StepDef {
     let coded = step.coded.as_deref();

@@ -72,6 +72,9 @@ pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
         Ask::Pause { reason } => draft.pause(reason)?,
         Ask::Resume { one_step } => draft.resume(*one_step)?,
         Ask::Decide { .. } => draft.decide_approval(ask)?,
+        Ask::MakeLink { step_id, whom, groups, expires_at } => {
+            return draft.make_link(step_id, whom, groups, *expires_at);
+        }
         Ask::Reconnect { tool, account, generation } => {
             draft.reconnect(tool.as_deref(), account.as_deref(), *generation)?
         }

@@ -1,6 +1,7 @@
 //! What operators decide: resolving a step, retrying now.
 
 use crate::contract::{Failure, FailureClass, StepState};
+use crate::definition::{Action, Definition};
 use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
@@ -9,11 +10,13 @@ use crate::run::event::{Fact, Reset};
 use crate::run::fold::row_of;
 use crate::run::step::{Block, ProofBy, Role, Step, Wait};
 
+use super::coded::APPROVAL;
+
 impl Draft<'_> {
     pub(super) fn resolve(&mut self, step_id: &Path, action: &Resolution, reason: &str) -> Decided<Reply> {
         let path = row_of(step_id);
         let step = self.row(&path)?.ok_or_else(|| Rejection::NoStep(step_id.clone()))?;
-        let allowed = resolutions(step, &self.run.head.phase, self.def.saga);
+        let allowed = self.resolutions(step);
         if !allowed.contains(&action.name()) {
             let state = step.state;
             return Err(Rejection::CannotResolve { path, action: action.name(), state, allowed }.into());
@@ -34,6 +37,10 @@ impl Draft<'_> {
             self.resolve_step(&path, action, reason)?;
         }
         Ok(Reply::Done)
+    }
+
+    fn resolutions(&self, step: &Step) -> Vec<&'static str> {
+        resolutions(step, is_gate(self.def, step), &self.run.head.phase, self.def.saga)
     }
 
     fn resolve_step(&mut self, path: &Path, action: &Resolution, reason: &str) -> Decided {
@@ -155,8 +162,23 @@ impl Draft<'_> {
     }
 }
 
+/// Whether a step is an approval, whatever keeps it right now: it may not be passed by anybody but who decides.
+pub fn is_gate(definition: &Definition, step: &Step) -> bool {
+    let declared = step.place.index.and_then(|index| definition.steps().get(index));
+    let coded = step.coded.as_ref().is_some_and(|coded| coded.kind == APPROVAL);
+    coded || declared.is_some_and(|declared| matches!(declared.action, Action::Approval(_)))
+}
+
 /// What an operator may do about a step as it is.
-pub fn resolutions(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> {
+pub fn resolutions(step: &Step, gate: bool, phase: &Phase, saga: bool) -> Vec<&'static str> {
+    let allowed = resolutions_of(step, phase, saga);
+    let deciding = matches!(step.block.as_ref().map(|block| &block.wait), Some(Wait::Approval(_)));
+    // An approval has one door: it is failed here, or what kept it from being asked is tried again.
+    let passes = |name: &&'static str| matches!(*name, "complete" | "correct" | "skip") || deciding && *name == "retry";
+    allowed.into_iter().filter(|name| !((gate || deciding) && passes(name))).collect()
+}
+
+fn resolutions_of(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> {
     let Some(block) = &step.block else { return Vec::new() };
     match phase {
         Phase::Ended => return Vec::new(),

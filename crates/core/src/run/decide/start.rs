@@ -72,6 +72,7 @@ impl Draft<'_> {
             input: self.store(PayloadName::input(), start.input.clone()),
             created_at: self.now,
             requester: self.actor.id.clone(),
+            requested_before: start.requested_before.clone(),
             start_at: start.start_at.filter(|at| *at > self.now),
             deadline_at: self.def.deadline.map(|deadline| start.start_at.unwrap_or(self.now).max(self.now) + deadline),
             labels: start.labels.clone(),
