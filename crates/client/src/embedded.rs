@@ -33,7 +33,7 @@ async fn tell(engine: &Engine, item: &Item) -> Result<Reply, Error> {
     use abide_core::run::command::Reply as Answer;
     match &item.said {
         Said::Heartbeat(beat) => match reported(engine, &item.task_id, beat.clone()).await?.reply {
-            Answer::Beat { expires_at, stop } => {
+            Answer::Beat { expires_at, stop, .. } => {
                 Ok(Reply::Beat(abide_api::tasks::Beat { lease_expires_at: expires_at, cancel_requested: stop }))
             }
             _ => Err(misplaced()),

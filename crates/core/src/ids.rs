@@ -134,6 +134,11 @@ impl PayloadName {
         PayloadName::from("input")
     }
 
+    /// The sensitive values of the run, so that they are recognised where they are repeated.
+    pub fn sensitive() -> PayloadName {
+        PayloadName::from("sensitive")
+    }
+
     pub fn output() -> PayloadName {
         PayloadName::from("output")
     }

@@ -5,6 +5,7 @@ pub mod definition;
 pub mod explain;
 pub mod expression;
 pub mod ids;
+pub mod mask;
 pub mod play;
 pub mod run;
 pub mod time;

@@ -24,6 +24,7 @@ use abide_core::contract::RunState;
 use abide_core::definition::Definition;
 use abide_core::explain::NotThen;
 use abide_core::ids::{Namespace, Path, RunId, WorkflowId};
+use abide_core::mask::Mask;
 use abide_core::run::Working;
 use abide_core::run::command::Rejection;
 use abide_core::time::Timestamp;
@@ -35,7 +36,7 @@ use crate::engine::Engine;
 use crate::listeners::Listeners;
 use crate::request::Error;
 use crate::store::sqlite::read;
-use crate::store::{RunKey, StoreError, Stored};
+use crate::store::{Loaded, RunKey, StoreError, Stored};
 
 /// Compiled documents for readers.
 #[derive(Debug)]
@@ -87,6 +88,18 @@ impl Snapshot<'_> {
     /// The run that somebody names.
     fn find(&self, run_id: &RunId) -> Read<Kept<'_>> {
         self.load(run_id)?.ok_or_else(|| ReadError::NoRun(run_id.clone()))
+    }
+
+    /// Recognises the sensitive values of a run that is in its tables, or was loaded from the archive.
+    fn mask(&self, loaded: &Loaded) -> Stored<Mask> {
+        let head = &loaded.run.head;
+        if !head.started.sealed {
+            return Ok(Mask::default());
+        }
+        match self.load(&head.run_id)? {
+            Some(kept) => kept.mask(&*self.definition(&loaded.run)?),
+            None => Ok(Mask::default()),
+        }
     }
 
     fn definition(&self, run: &Working) -> Stored<Arc<Definition>> {

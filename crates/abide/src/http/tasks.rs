@@ -1,10 +1,9 @@
 //! Workers: claim, beat, report. Every report carries its epoch, and repeating one changes nothing.
 
-use abide_api::engine::{Caller, Says, body_state, effect_key, make_callback, report, task_done};
+use abide_api::engine::{Says, body_state, effect_key, make_callback, report, task_done};
 use abide_api::tasks::*;
 use abide_api::{Code, Problem};
 use abide_core::run::command::Reply as Told;
-use abide_engine::Engine;
 use abide_engine::push::webhook;
 use serde::Deserialize;
 use serde_json::json;
@@ -35,19 +34,21 @@ pub async fn claim(call: Call, asked: ClaimTasks) -> Answered {
 }
 
 pub async fn heartbeat(call: Call, said: Heartbeat) -> Answered {
-    let told = said.progress.clone();
-    let reply = beat(&call.engine, call.worker(), call.param("task_id"), said).await?;
-    if let Some(progress) = told {
-        call.api.progress.tell(&call.who.namespace, call.param("task_id"), progress, call.engine.clock().now());
-    }
-    Ok(Reply::json(200, &reply))
+    Ok(Reply::json(200, &beat(&call, call.param("task_id"), said).await?))
 }
 
-async fn beat(engine: &Engine, caller: Caller<'_>, task_id: &str, said: Heartbeat) -> Result<Beat, Problem> {
-    match report(engine, caller, task_id, said).await?.reply {
-        Told::Beat { expires_at, stop } => Ok(Beat { lease_expires_at: expires_at, cancel_requested: stop }),
-        other => Err(Problem::new(Code::Internal, format!("A heartbeat was answered with {other:?}."))),
+/// Extends the lease, and tells watchers the progress as the rules allow it to be shown.
+async fn beat(call: &Call, task_id: &str, said: Heartbeat) -> Result<Beat, Problem> {
+    let progress = said.progress.clone();
+    let (expires_at, stop, message) = match report(&call.engine, call.worker(), task_id, said).await?.reply {
+        Told::Beat { expires_at, stop, message } => (expires_at, stop, message),
+        other => return Err(Problem::new(Code::Internal, format!("A heartbeat was answered with {other:?}."))),
+    };
+    if let Some(progress) = progress {
+        let shown = ProgressTold { message, ..progress };
+        call.api.progress.tell(&call.who.namespace, task_id, shown, call.engine.clock().now());
     }
+    Ok(Beat { lease_expires_at: expires_at, cancel_requested: stop })
 }
 
 async fn ended(call: &Call, said: impl Says) -> Answered {
@@ -173,15 +174,7 @@ async fn one(call: &Call, item: &str) -> Result<abide_api::Raw, Problem> {
     let which: Which = parse(item.as_bytes())?;
     let (engine, caller, task_id) = (&call.engine, call.worker(), which.task_id.as_str());
     let told = match which.op {
-        Op::Heartbeat => {
-            let said: Heartbeat = rest(item)?;
-            let progress = said.progress.clone();
-            let beat = beat(engine, caller, task_id, said).await?;
-            if let Some(progress) = progress {
-                call.api.progress.tell(&call.who.namespace, task_id, progress, engine.clock().now());
-            }
-            return abide_api::raw_of(&beat).map_err(unwritable);
-        }
+        Op::Heartbeat => return abide_api::raw_of(&beat(call, task_id, rest(item)?).await?).map_err(unwritable),
         Op::Complete => report(engine, caller, task_id, rest::<CompleteTask>(item)?).await?,
         Op::Fail => report(engine, caller, task_id, rest::<FailTask>(item)?).await?,
         Op::Block => {

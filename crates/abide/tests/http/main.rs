@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod canary;
 mod faults;
 mod gates;
 mod link;

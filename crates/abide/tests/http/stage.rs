@@ -82,6 +82,12 @@ impl Stage {
         (self.server, self.address) = start(&self.data, arguments, &[]);
     }
 
+    /// Ends the process at once; its data stays.
+    pub fn stop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");

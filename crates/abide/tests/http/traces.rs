@@ -14,7 +14,7 @@ const ONE: &str = "workflow: traced\nsteps:\n  - { id: only, task: work }\n";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// A collector that hands on what it gets.
-fn collector() -> (String, mpsc::Receiver<Value>) {
+pub fn collector() -> (String, mpsc::Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let (sender, received) = mpsc::channel();

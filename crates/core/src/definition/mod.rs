@@ -23,4 +23,4 @@ pub use duration::parse_duration;
 pub use fault::{DefinitionError, Fault, FaultCode, LARGEST_DOCUMENT_BYTES, Parsed};
 pub use model::*;
 pub use schema::{Schema, SchemaFault};
-pub use sensitive::redact;
+pub use sensitive::{pieces_at, redact};

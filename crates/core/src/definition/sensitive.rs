@@ -121,6 +121,21 @@ pub fn redact(json: &str, pointers: &[String]) -> String {
     copy.out
 }
 
+/// The values at these JSON pointers, as they are written. What is not there is left out.
+pub fn pieces_at<'j>(json: &'j str, pointers: &[String]) -> Vec<&'j str> {
+    let keys = |pointer: &String| -> Vec<String> { pointer.split('/').skip(1).map(unescaped).collect() };
+    pointers.iter().filter_map(|pointer| piece_at(json, &keys(pointer))).collect()
+}
+
+/// A key of digits is the place in a list, or a name.
+fn piece_at<'j>(json: &'j str, keys: &[String]) -> Option<&'j str> {
+    use crate::expression::{Key, slice};
+    keys.iter().try_fold(json, |container, key| {
+        let named = slice(container, &[Key::Name(key.clone())]);
+        named.or_else(|| slice(container, &[Key::Index(key.parse().ok()?)]))
+    })
+}
+
 /// Copies JSON that is known to be well formed.
 struct Copy<'j> {
     json: &'j str,

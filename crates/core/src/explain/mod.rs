@@ -18,6 +18,7 @@ mod triage;
 mod view;
 mod words;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ use serde::Serialize;
 
 use crate::contract::{FailureClass, RunState};
 use crate::ids::{Handler, Path, Queue, RunId, WorkerId, WorkflowId};
+use crate::mask::Mask;
 use crate::run::step::{Connection, TaskKind};
 use crate::run::{ConnectionFacts, LateAnswer, LateReport, NEWEST, Working};
 use crate::time::{Span, Timestamp};
@@ -156,13 +158,18 @@ pub enum LateSaid {
 }
 
 impl LateFacts {
-    pub fn of(answer: LateAnswer, worker: Option<WorkerId>) -> LateFacts {
+    /// As people may see it: a result that repeats something sensitive is not shown at all.
+    pub fn of(answer: LateAnswer, worker: Option<WorkerId>, mask: &Mask) -> LateFacts {
+        let whole = |json: Arc<str>| matches!(mask.json(&json), Cow::Borrowed(_)).then_some(json);
         let (said, shown) = match answer.said {
-            LateReport::Result { output } => (LateSaid::Result, Some(output)),
+            LateReport::Result { output } => (LateSaid::Result, whole(output)),
             LateReport::Receipt { name: effect, external_id, result } => {
-                (LateSaid::Receipt { effect, external_id }, result)
+                let external_id = external_id.map(|id| mask.id(&id).into_owned());
+                (LateSaid::Receipt { effect, external_id }, result.and_then(whole))
             }
-            LateReport::Failure { class, message, .. } => (LateSaid::Failure { class, message }, None),
+            LateReport::Failure { class, message, .. } => {
+                (LateSaid::Failure { class, message: mask.text(&message).into_owned() }, None)
+            }
         };
         LateFacts { at: answer.at, worker, said, shown }
     }

@@ -13,6 +13,7 @@ use super::{Around, Warning, Working, decide, limits};
 use crate::contract::{Cause, Evidence, Failure, RunState};
 use crate::definition::{Definition, StepDef};
 use crate::ids::{Digest, Path, PayloadName, derived_fraction, derived_ulid};
+use crate::mask::{Mask, values_at};
 use crate::time::Timestamp;
 
 /// What a command led to. The caller writes all of it in one transaction, or none.
@@ -77,6 +78,9 @@ pub fn advance(
     if head.state.is_some() && !fits {
         return Err(Rejection::Bug("the run was started with another definition".into()).into());
     }
+    let mask = mask_of(run, def)?;
+    let masked = mask.as_ref().map(|mask| super::masked::masked(command, mask));
+    let command = masked.as_ref().unwrap_or(command);
     let mut draft = Draft {
         // Along a run's log time never goes back, whatever a clock does.
         now: now.max(run.head.updated_at),
@@ -95,11 +99,29 @@ pub fn advance(
         claimed_at: None,
         works_again: Vec::new(),
         derived: 0,
+        mask,
     };
     let reply = decide::decide(&mut draft, &command.ask)?;
     let wake_at = wake_at(&draft.run, around.serving_since);
     let Draft { run, records, changed, payloads, effects, .. } = draft;
     Ok(Advanced { run, records, changed, payloads, effects, wake_at, reply })
+}
+
+/// The sensitive values of a run that has any. One that an earlier version started did not keep them: they are in its input.
+fn mask_of(run: &Working, def: &Definition) -> Result<Option<Mask>, Stop> {
+    if !run.head.started.sealed || run.head.state.is_none() {
+        return Ok(None);
+    }
+    let payload = |name: PayloadName| match run.payloads.get(&name) {
+        Some(json) => Ok(json),
+        None => Err(Stop::needs(Need::Payload(name))),
+    };
+    let mask = match Mask::read(payload(PayloadName::sensitive())?) {
+        Some(mask) => mask,
+        None if def.sensitive.is_empty() => Mask::default(),
+        None => Mask::of(values_at(payload(PayloadName::input())?, &def.sensitive)),
+    };
+    Ok(Some(mask).filter(|mask| !mask.is_empty()))
 }
 
 /// What a command will most likely touch, so that one load is enough. `advance` asks when it needs more.
@@ -178,6 +200,8 @@ pub(super) struct Draft<'a> {
     /// Connections of which the command says that they work, whatever is known of them.
     pub works_again: Vec<Connection>,
     derived: u32,
+    /// Recognises the sensitive values of the run in what is written down.
+    mask: Option<Mask>,
 }
 
 pub(super) type Decided<T = ()> = Result<T, Stop>;
@@ -280,6 +304,35 @@ impl<'a> Draft<'a> {
     /// A name for a payload that no later one can have.
     pub fn numbered(&self, path: &Path, what: &str) -> PayloadName {
         path.payload(&format!("{what}/{}", self.run.head.seq + 1))
+    }
+
+    /// These values are sensitive from now on.
+    pub fn recognise(&mut self, mask: Mask) {
+        self.mask = Some(mask).filter(|mask| !mask.is_empty());
+    }
+
+    /// What a child inherits.
+    pub fn sensitive_values(&self) -> Option<Json> {
+        self.mask.as_ref().map(|mask| mask.to_json().into())
+    }
+
+    /// A text that is made from payloads, as it may be written down.
+    pub fn masked<'t>(&self, text: impl Into<Cow<'t, str>>) -> Cow<'t, str> {
+        let text = text.into();
+        match &self.mask {
+            Some(mask) => Cow::Owned(mask.text(&text).into_owned()),
+            None => text,
+        }
+    }
+
+    /// An identifier as it may be written down: `revealed` undoes this.
+    pub fn marked<'t>(&self, id: &'t str) -> Cow<'t, str> {
+        self.mask.as_ref().map_or(Cow::Borrowed(id), |mask| mask.id(id))
+    }
+
+    /// An identifier as the outside world knows it: only for tasks.
+    pub fn revealed<'t>(&self, id: &'t str) -> Cow<'t, str> {
+        self.mask.as_ref().map_or(Cow::Borrowed(id), |mask| mask.reveal(id))
     }
 
     pub fn warn(&mut self, code: &str, message: impl Into<String>, step_id: Option<Path>) -> Decided {

@@ -222,6 +222,8 @@ pub struct Start {
     pub trace_id: Option<String>,
     /// What it is given may be sensitive, whatever its own document says.
     pub sealed: bool,
+    /// Sensitive values of its parent, or of the run that it reruns: a JSON list of texts.
+    pub inherited: Option<Json>,
     /// Checkpoints of the run that this one reruns.
     pub carried: Vec<Carried>,
     /// Who asked for that run, and for those that it reran.
@@ -248,6 +250,7 @@ impl Start {
             origin: None,
             trace_id: None,
             sealed: false,
+            inherited: None,
             carried: Vec::new(),
             requested_before: Vec::new(),
             intents: Vec::new(),
@@ -431,8 +434,8 @@ pub enum Reply {
     Replayed,
     /// The task is leased.
     Leased { epoch: Epoch, expires_at: Timestamp },
-    /// The lease goes on; `stop` asks the worker to.
-    Beat { expires_at: Timestamp, stop: bool },
+    /// The lease goes on; `stop` asks the worker to. `message` is what it said of its progress, as people may see it.
+    Beat { expires_at: Timestamp, stop: bool, message: Option<String> },
     /// The key for an effect, and its receipt if it is known.
     Effect { key: Digest, receipt: Option<Receipt> },
     /// How many waits were released.
@@ -654,4 +657,7 @@ pub struct StartChild {
     pub data_region: Option<String>,
     #[serde(default)]
     pub sealed: bool,
+    /// The sensitive values of the parent: a JSON list of texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<Json>,
 }

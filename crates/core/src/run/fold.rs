@@ -525,9 +525,8 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
             }
         }
         Fact::LinkMade { .. } => {
-            if !step.link_makers.contains(&event.actor.id) {
-                step.link_makers.push(event.actor.id.clone());
-            }
+            let known = step.link_makers.contains(&event.actor.id);
+            step.link_makers.extend((!known).then(|| event.actor.id.clone()));
         }
         Fact::ApprovalGiven(decision) | Fact::ApprovalRejected(decision) => step.decisions.push(decision.clone()),
         Fact::ApprovalEscalated { approvers, until } => {

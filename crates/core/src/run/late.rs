@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Ask, Fault, Report};
 use crate::contract::FailureClass;
 use crate::ids::{Epoch, Path};
+use crate::mask::Mask;
 use crate::time::Timestamp;
 
 /// What workers said after their leases were over, by step, oldest first.
@@ -48,22 +49,24 @@ pub enum LateReport {
 }
 
 impl LateReport {
-    /// The evidence in a worker's report, by the row that it is about. Most reports have none.
-    pub fn of(ask: &Ask) -> Vec<(Path, LateReport)> {
+    /// The evidence in a worker's report, by the row that it is about, without the sensitive values of the run. Most
+    /// reports have none.
+    pub fn of(ask: &Ask, mask: &Mask) -> Vec<(Path, LateReport)> {
         let null = || Arc::from("null");
         let of_result = |result: &Result<Report, Fault>| match result {
             Ok(report) => LateReport::Result { output: report.output.clone().unwrap_or_else(null) },
-            Err(fault) => LateReport::of_fault(fault),
+            Err(fault) => LateReport::of_fault(fault, mask),
         };
         match ask {
             Ask::Complete { holding, report } => {
                 let output = report.output.clone().unwrap_or_else(null);
                 vec![(holding.path.clone(), LateReport::Result { output })]
             }
-            Ask::Fail { holding, fault } => vec![(holding.path.clone(), LateReport::of_fault(fault))],
+            Ask::Fail { holding, fault } => vec![(holding.path.clone(), LateReport::of_fault(fault, mask))],
             Ask::Effect { external_id: None, result: None, .. } => Vec::new(),
             Ask::Effect { holding, name, external_id, result } => {
-                let (name, external_id, result) = (name.clone(), external_id.clone(), result.clone());
+                let external_id = external_id.as_ref().map(|id| mask.id(id).into_owned());
+                let (name, result) = (name.clone(), result.clone());
                 vec![(holding.path.clone(), LateReport::Receipt { name, external_id, result })]
             }
             Ask::Steps { done, .. } => {
@@ -73,8 +76,9 @@ impl LateReport {
         }
     }
 
-    fn of_fault(fault: &Fault) -> LateReport {
-        LateReport::Failure { class: fault.class, code: fault.code.clone(), message: fault.message.clone() }
+    fn of_fault(fault: &Fault, mask: &Mask) -> LateReport {
+        let text = |text: &String| mask.text(text).into_owned();
+        LateReport::Failure { class: fault.class, code: fault.code.as_ref().map(text), message: text(&fault.message) }
     }
 
     /// Only the first answer of a lease counts, and only the first receipt of an effect.

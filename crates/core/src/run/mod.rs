@@ -13,6 +13,7 @@ mod decide;
 mod fold;
 mod late;
 mod lifecycle;
+mod masked;
 mod scope;
 pub mod size;
 

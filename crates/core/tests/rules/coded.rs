@@ -14,7 +14,7 @@ fn at_work() -> Given {
     given(CODED).after([started(), claimed("body")])
 }
 
-fn begin(step: &str) -> StepBegin {
+pub fn begin(step: &str) -> StepBegin {
     StepBegin {
         step_id: Path::from(step),
         effect: EffectKind::None,
@@ -43,7 +43,7 @@ fn done(step: &str, output: &str) -> StepDone {
     }
 }
 
-fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
+pub fn said(run: Given, done: Vec<StepDone>, begin: Vec<StepBegin>, wait: Vec<StepWait>) -> Given {
     let holding = run.holding("body");
     run.when(asked(Ask::Steps { holding, done, begin, wait, busy: false, beside: false }))
 }

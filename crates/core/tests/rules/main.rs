@@ -14,4 +14,5 @@ mod recovery;
 mod reruns;
 mod sagas;
 mod seeds;
+mod sensitive;
 mod waits;

@@ -52,12 +52,7 @@ impl<S: Store> Lane<S> {
             return Ok(None);
         };
         let Some(open) = batch.runs.get(key) else { return Ok(None) };
-        let result = match &receipt.result {
-            Some(result) => Some(self.bytes(open, result)?),
-            None => None,
-        };
-        let (name, external_id) = (name.clone(), receipt.external_id.clone());
-        Ok(Some(TaskReceipt { name, external_id, result, at: receipt.at }))
+        self.receipt(open, name.clone(), receipt).map(Some)
     }
 
     /// Everything that the body has stored.

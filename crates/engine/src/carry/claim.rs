@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use abide_core::ids::{Digest, Handler, Namespace, Path, Queue, TaskId, WorkerId};
+use abide_core::ids::{Digest, Handler, Namespace, Path, PayloadName, Queue, TaskId, WorkerId};
+use abide_core::mask::Mask;
 use abide_core::run::command::{Actor, Ask, Command, Holding, Json, Reply};
-use abide_core::run::step::{Ref, Step, Task, TaskKind};
+use abide_core::run::step::{Receipt, Ref, Step, Task, TaskKind};
 use abide_core::run::{Need, PUSH, key_of_step, row_of};
 use abide_core::time::{Span, Timestamp};
 
@@ -383,13 +384,34 @@ impl<S: Store> Lane<S> {
             step.effects.iter().filter_map(|effect| Some((Some(effect.name.clone()), effect.receipt.as_ref()?)));
         let mut receipts = Vec::new();
         for (name, receipt) in own.chain(named) {
-            let result = match &receipt.result {
-                Some(result) => Some(self.bytes(open, result)?),
-                None => None,
-            };
-            receipts.push(TaskReceipt { name, external_id: receipt.external_id.clone(), result, at: receipt.at });
+            receipts.push(self.receipt(open, name, receipt)?);
         }
         Ok(receipts)
+    }
+
+    /// A receipt as its task needs it.
+    pub(super) fn receipt(&mut self, open: &Open, name: Option<String>, receipt: &Receipt) -> Stored<TaskReceipt> {
+        let result = match &receipt.result {
+            Some(result) => Some(self.bytes(open, result)?),
+            None => None,
+        };
+        let external_id = match &receipt.external_id {
+            Some(id) => Some(self.mask(open)?.reveal(id).into_owned()),
+            None => None,
+        };
+        Ok(TaskReceipt { name, external_id, result, at: receipt.at })
+    }
+
+    /// Recognises the sensitive values of a run.
+    pub(super) fn mask(&mut self, open: &Open) -> Stored<Mask> {
+        if !open.run.head.started.sealed {
+            return Ok(Mask::default());
+        }
+        let values = match open.run.payloads.get(&PayloadName::sensitive()) {
+            Some(values) => values.clone(),
+            None => self.payload(open.no, &PayloadName::sensitive())?,
+        };
+        Ok(Mask::read(&values).unwrap_or_default())
     }
 
     fn answers(&mut self, open: &mut Open, step: &Step) -> Stored<Vec<TaskAnswer>> {

@@ -141,7 +141,8 @@ impl<S: Store> Lane<S> {
     /// receipt of each effect, are kept: until the step is issued again they count as found.
     pub(super) fn keep_late_answer(&mut self, batch: &mut Batch, key: &RunKey, ask: &Ask, why: &Rejection) -> Stored {
         let (Rejection::LeaseLost { .. }, Some(holding)) = (why, ask.holding()) else { return Ok(()) };
-        let reports = LateReport::of(ask);
+        let Some(open) = batch.runs.get(key) else { return Ok(()) };
+        let reports = LateReport::of(ask, &self.mask(open)?);
         let Some(open) = batch.runs.get_mut(key).filter(|_| !reports.is_empty()) else { return Ok(()) };
         let worker = match self.store.last_claim(open.no, &holding.path)? {
             Some((epoch, worker)) if epoch == holding.epoch => worker,

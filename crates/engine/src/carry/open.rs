@@ -401,6 +401,7 @@ impl<S: Store> Lane<S> {
 /// What a worker gets with its task, and what most steps refer to.
 fn is_soon_read(run: &Working, name: &PayloadName) -> bool {
     *name == PayloadName::input()
+        || *name == PayloadName::sensitive()
         || run.open().any(|step| step.task.as_ref().is_some_and(|task| task.input.name == *name))
 }
 

@@ -99,6 +99,7 @@ impl<S: Store> Lane<S> {
             owner_id: begin.owner_id.clone(),
             data_region: begin.data_region.clone(),
             sealed: begin.sealed,
+            inherited: begin.inherited.clone(),
             ..Start::with_input(begin.input.clone())
         };
         let begun = self.begin(batch, key, &definition, &Actor::user(begin.requester.clone()), start)?;
@@ -164,6 +165,10 @@ impl<S: Store> Lane<S> {
             None => self.payload_in(&rows, &PayloadName::input())?,
         };
         let started = &head.started;
+        let inherited = match started.sealed {
+            true => Some(self.payload_in(&rows, &PayloadName::sensitive())?),
+            false => None,
+        };
         let start = Start {
             labels: started.labels.clone(),
             queue: started.queue.clone(),
@@ -171,6 +176,7 @@ impl<S: Store> Lane<S> {
             owner_id: started.owner_id.clone(),
             data_region: started.data_region.clone(),
             sealed: started.sealed,
+            inherited,
             origin: Some(origin(&head, rerun.kind, rerun.from_step.as_deref())),
             requested_before: requesters(&head),
             carried,

@@ -69,6 +69,8 @@ impl Snapshot<'_> {
     pub(super) fn approval(&self, loaded: &Loaded, step: &Step) -> Stored<Option<ApprovalView>> {
         let Some((approval, block)) = crate::store::rows::approval(step) else { return Ok(None) };
         let subject = read::payload(self.db, loaded.no, &approval.subject.name)?;
+        let mask = self.mask(loaded)?;
+        let subject = subject.map(|subject: Json| mask.json(&subject).into_owned());
         let definition = self.definition(&loaded.run)?;
         let hidden = step.place.index.map(|index| definition.sensitive_inputs(index)).unwrap_or_default();
         let facts = explain::to_decide(&loaded.run, &definition, step, block, self.now);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use abide_core::contract::StepState;
+use abide_core::definition::Definition;
 use abide_core::ids::{Path, PayloadName};
+use abide_core::mask::{Mask, values_at};
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::step::Step;
@@ -71,6 +73,29 @@ impl Kept<'_> {
         self.events(0, usize::MAX)
     }
 
+    /// Recognises the sensitive values of the run.
+    pub fn mask(&self, definition: &Definition) -> Stored<Mask> {
+        if !self.loaded.run.head.started.sealed {
+            return Ok(Mask::default());
+        }
+        let kept = self.payload(&PayloadName::sensitive())?.as_deref().and_then(Mask::read);
+        if let Some(mask) = kept {
+            return Ok(mask);
+        }
+        // An earlier version did not keep them: they are in its input.
+        let input = self.payload(&PayloadName::input())?;
+        Ok(Mask::of(input.map_or_else(Vec::new, |input| values_at(&input, &definition.sensitive))))
+    }
+
+    /// A payload as people and programs may see it: only tasks get sensitive values.
+    pub fn shown(&self, name: &PayloadName, mask: &Mask) -> Stored<Option<Json>> {
+        Ok(self.payload(name)?.map(|json| match mask.json(&json) {
+            std::borrow::Cow::Borrowed(_) => json.clone(),
+            std::borrow::Cow::Owned(masked) => masked.into(),
+        }))
+    }
+
+    /// The bytes as they were given.
     pub fn payload(&self, name: &PayloadName) -> Stored<Option<Json>> {
         match &self.rows {
             Rows::Tables(db) => read::payload(db, self.loaded.no, name),

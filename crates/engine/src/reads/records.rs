@@ -7,6 +7,7 @@ use abide_core::explain::{
     self, At, ChildFacts, Explanation, Handoff, LateFacts, ParentFacts, Record, Status, Surroundings,
 };
 use abide_core::ids::{Path, RunId};
+use abide_core::run::LateAnswer;
 use abide_core::run::event::Record as EventRecord;
 use abide_core::run::step::{Step, Wait};
 
@@ -80,11 +81,13 @@ impl Snapshot<'_> {
     /// What came too late, and from whom; the archive tells it without.
     fn late(&self, loaded: &Loaded) -> Stored<BTreeMap<Path, Vec<LateFacts>>> {
         let mut late: BTreeMap<Path, Vec<LateFacts>> = BTreeMap::new();
+        let mask = self.mask(loaded)?;
         for (path, answer, worker) in read::late(self.db, loaded.no)? {
-            late.entry(path).or_default().push(LateFacts::of(answer, Some(worker)));
+            late.entry(path).or_default().push(LateFacts::of(answer, Some(worker), &mask));
         }
         if late.is_empty() {
-            let facts = |answers: &Vec<_>| answers.iter().cloned().map(|answer| LateFacts::of(answer, None)).collect();
+            let fact = |answer: LateAnswer| LateFacts::of(answer, None, &mask);
+            let facts = |answers: &Vec<_>| answers.iter().cloned().map(fact).collect();
             late = loaded.late.iter().map(|(path, answers)| (path.clone(), facts(answers))).collect();
         }
         Ok(late)

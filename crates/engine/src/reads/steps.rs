@@ -83,13 +83,14 @@ impl Engine {
             let definition = snapshot.definition(&kept.loaded.run)?;
             let mut outlines = kept.outlines()?;
             outlines.sort_by(|one, other| (one.2, &one.0).cmp(&(other.2, &other.0)));
+            let mask = kept.mask(&definition)?;
             let mut steps = Vec::new();
             for (path, ..) in outlines.iter().skip(from).take(limit) {
                 let Some(step) = kept.step(path)? else { continue };
                 let view = StepView::of(&step, &definition);
                 let small = view.output.as_ref().filter(|output| shown.is_some_and(|most| output.size <= most));
                 let output = match small {
-                    Some(output) => kept.payload(&output.name)?,
+                    Some(output) => kept.shown(&output.name, &mask)?,
                     None => None,
                 };
                 steps.push((view, output));
@@ -158,7 +159,7 @@ impl Engine {
             let issued = step.input.as_ref().or(step.task.as_ref().map(|task| &task.input));
             let Some(input) = issued.filter(|input| input.size <= most) else { return Ok(None) };
             let hidden = step.place.index.map(|index| definition.sensitive_inputs(index)).unwrap_or_default();
-            let bytes = kept.payload(&input.name)?;
+            let bytes = kept.shown(&input.name, &kept.mask(&definition)?)?;
             Ok(bytes.map(|bytes| redact(&bytes, &hidden).into()))
         })
         .await
@@ -170,15 +171,20 @@ impl Engine {
         self.read(move |snapshot| {
             let kept = snapshot.find(&run_id)?;
             let definition = snapshot.definition(&kept.loaded.run)?;
-            let input = kept.payload(&PayloadName::input())?;
+            let input = kept.shown(&PayloadName::input(), &kept.mask(&definition)?)?;
             Ok(input.map(|input| redact(&input, &definition.sensitive).into()))
         })
         .await
     }
 
-    /// The bytes of a payload, as they were given: `input`, `output`, `STEP/output`.
+    /// The bytes of a payload, as they were given but for sensitive values: `input`, `output`, `STEP/output`.
     pub async fn payload(&self, run_id: &RunId, name: &str) -> Read<Option<Json>> {
         let (run_id, name) = (run_id.clone(), PayloadName::from(name));
-        self.read(move |snapshot| Ok(snapshot.find(&run_id)?.payload(&name)?)).await
+        self.read(move |snapshot| {
+            let kept = snapshot.find(&run_id)?;
+            let mask = kept.mask(&*snapshot.definition(&kept.loaded.run)?)?;
+            Ok(kept.shown(&name, &mask)?)
+        })
+        .await
     }
 }

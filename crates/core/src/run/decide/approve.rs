@@ -39,7 +39,7 @@ impl Draft<'_> {
         };
         self.row_for(opening)?;
         let wait = ApprovalWait {
-            title,
+            title: self.masked(title).into_owned(),
             subject,
             approvers: approval.approvers.clone(),
             quorum: approval.quorum,

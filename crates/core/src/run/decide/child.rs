@@ -56,6 +56,7 @@ impl Draft<'_> {
     fn send_child(&mut self, path: &Path, workflow: &WorkflowId, version: Option<u32>, input: &Ref) -> Decided<RunId> {
         let json = Json::from(self.payload(&input.name)?);
         let run_id = RunId::new(format!("run_{}", self.derived_id()));
+        let inherited = self.sensitive_values();
         let head = &self.run.head;
         self.effects.push(Effect::StartChild(Box::new(StartChild {
             run_id: run_id.clone(),
@@ -69,6 +70,7 @@ impl Draft<'_> {
             owner_id: head.started.owner_id.clone(),
             data_region: head.started.data_region.clone(),
             sealed: head.started.sealed,
+            inherited,
         })));
         Ok(run_id)
     }

@@ -105,7 +105,8 @@ impl Draft<'_> {
             let progress = progress.map(|progress| Progress { at: Some(now), ..progress.clone() }).or(before);
             step.live = Some(Live { expires_at, last_heartbeat_at: now, progress });
         });
-        Ok(Reply::Beat { expires_at, stop })
+        let message = progress.and_then(|progress| progress.message.clone());
+        Ok(Reply::Beat { expires_at, stop, message })
     }
 
     /// Whether what this worker does is still wanted.

@@ -115,6 +115,8 @@ impl Draft<'_> {
         message: impl Into<String>,
         attempt: u32,
     ) -> Failure {
+        let message = message.into();
+        let message = self.masked(message);
         Failure::new(FailureKind::StepFailed, class, message, self.now).of(path.clone(), attempt)
     }
 

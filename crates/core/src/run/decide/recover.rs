@@ -8,7 +8,7 @@ use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Fault, Json};
 use crate::run::event::{Fact, Reset};
 use crate::run::scope::{Here, json_text};
-use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, Role, Step, TaskKind, Wait};
+use crate::run::step::{Block, Connection, FieldFault, ProofBy, Receipt, Ref, Resource, Role, Step, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
 
 use super::coded::BODY;
@@ -276,9 +276,17 @@ impl Draft<'_> {
         let all = step.receipt.iter().map(|receipt| (None, receipt));
         let all = all.chain(step.effects.iter().filter_map(|e| Some((Some(&e.name), e.receipt.as_ref()?))));
         for (name, receipt) in all {
-            receipts.push(receipt_json(name, receipt, &named(&receipt.result)?));
+            let external_id = receipt.external_id.as_deref().map(|id| self.revealed(id).into_owned());
+            let receipt = Receipt { external_id, ..receipt.clone() };
+            receipts.push(receipt_json(name, &receipt, &named(&receipt.result)?));
         }
-        let resources = serde_json::to_string(&step.resources).unwrap_or_else(|_| "[]".into());
+        let revealed = |resource: &Resource| Resource {
+            id: self.revealed(&resource.id).into_owned(),
+            url: resource.url.as_deref().map(|url| self.revealed(url).into_owned()),
+            kind: resource.kind.clone(),
+        };
+        let resources: Vec<Resource> = step.resources.iter().map(revealed).collect();
+        let resources = serde_json::to_string(&resources).unwrap_or_else(|_| "[]".into());
         let failure = serde_json::to_string(&step.failure).unwrap_or_else(|_| "null".into());
         let json = format!(
             "{{\"input\":{},\"receipts\":[{}],\"resources\":{resources},\"failure\":{failure},\"output\":{}{}}}",
@@ -293,7 +301,7 @@ impl Draft<'_> {
 
     /// What a probe found.
     pub(super) fn probed(&mut self, path: &Path, answer: Option<&str>) -> Decided {
-        let verdict = Verdict::read(answer);
+        let verdict = self.verdict(answer);
         let (name, why) = verdict.told();
         let probe = self.path_of_task(path, TaskKind::Reconcile)?;
         let external_id = verdict.external_id().cloned();
@@ -341,6 +349,18 @@ impl Draft<'_> {
                 let message = format!("{} The probe could not tell: {why}", sentence(&failure.message));
                 self.ask(path, Failure { class, message, ..failure })
             }
+        }
+    }
+
+    /// What a probe said, as it may be written down.
+    fn verdict(&self, answer: Option<&str>) -> Verdict {
+        let marked = |id: Option<String>| id.map(|id| self.marked(&id).into_owned());
+        match Verdict::read(answer) {
+            Verdict::Found { output, external_id } => Verdict::Found { output, external_id: marked(external_id) },
+            Verdict::Partial { external_id } => Verdict::Partial { external_id: marked(external_id) },
+            Verdict::Absent => Verdict::Absent,
+            Verdict::Abort { reason } => Verdict::Abort { reason: self.masked(reason).into_owned() },
+            Verdict::Unclear { why } => Verdict::Unclear { why: self.masked(why).into_owned() },
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::contract::RunState;
 use crate::ids::{Path, PayloadName};
+use crate::mask::{Mask, values_at};
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Rejection, Reply, Start};
 use crate::run::event::{Carries, Entered, Fact, Named};
@@ -21,6 +22,7 @@ impl Draft<'_> {
         self.check_size("the input", &start.input)?;
         self.check_input(&start.input)?;
         let started = self.started(start);
+        self.keep_sensitive(start);
         let (start_at, by) = (started.start_at, self.actor.id.clone());
         let hold =
             start.paused.then(|| Hold { by, reason: "started paused".into(), since: self.now, one_step: OneStep::No });
@@ -46,6 +48,23 @@ impl Draft<'_> {
         }
         self.settle()?;
         Ok(Reply::Done)
+    }
+
+    /// What the input holds at sensitive places, and what was inherited: recognised from now on wherever it is repeated.
+    fn keep_sensitive(&mut self, start: &Start) {
+        let inherited = start.inherited.as_deref().and_then(|json| serde_json::from_str::<Vec<String>>(json).ok());
+        // Identifiers that a rerun takes along name inherited values by their numbers, so these come first.
+        let mut values = inherited.unwrap_or_default();
+        for value in values_at(&start.input, &self.def.sensitive) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        let mask = Mask::of(values);
+        if !mask.is_empty() {
+            self.store(PayloadName::sensitive(), mask.to_json().into());
+            self.recognise(mask);
+        }
     }
 
     fn check_input(&self, input: &str) -> Decided {
