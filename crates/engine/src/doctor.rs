@@ -108,8 +108,8 @@ fn examine_documents(readers: &Readers, report: &mut Report) -> Stored {
         let page = readers.read(|db| check::documents(db, &after, PAGE))?;
         for document in &page {
             let (namespace, workflow, version) = &document.place;
-            let what = match Definition::parse(&document.text) {
-                Ok(parsed) if parsed.definition.hash == document.hash => continue,
+            let what = match Definition::parse_stored(&document.text) {
+                Ok(definition) if definition.hash == document.hash => continue,
                 Ok(_) => "does not have its hash".into(),
                 Err(error) => format!("cannot be read: {error}"),
             };
@@ -182,7 +182,7 @@ impl Documents {
         if self.0.len() >= Documents::MOST && !self.0.contains_key(&hash) {
             self.0.clear();
         }
-        let parsed = self.0.entry(hash).or_insert_with(|| Some(Definition::parse(&text).ok()?.definition));
+        let parsed = self.0.entry(hash).or_insert_with(|| Definition::parse_stored(&text).ok());
         Ok(Some(parsed.as_ref()))
     }
 }

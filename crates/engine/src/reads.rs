@@ -59,8 +59,8 @@ impl Documents {
         }
         let stored = read::definition(db, namespace, workflow, Some(version))?;
         let stored = stored.ok_or_else(|| StoreError::Corrupt(format!("version {version} of {workflow} is gone")))?;
-        let parsed = Definition::parse(&stored.document).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-        let found = Arc::new(parsed.definition);
+        let parsed = Definition::parse_stored(&stored.document);
+        let found = Arc::new(parsed.map_err(|error| StoreError::Corrupt(error.to_string()))?);
         lock().put(key, found.clone(), 1 + found.steps().len());
         Ok(found)
     }

@@ -22,5 +22,5 @@ mod tests;
 pub use duration::parse_duration;
 pub use fault::{DefinitionError, Fault, FaultCode, LARGEST_DOCUMENT_BYTES, Parsed};
 pub use model::*;
-pub use schema::{Schema, SchemaFault};
+pub use schema::{MOST_NODES, MOST_STEPS, Schema, SchemaError, SchemaFault, TooComplex, TooCostly};
 pub use sensitive::{pieces_at, redact};

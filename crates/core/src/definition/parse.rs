@@ -25,11 +25,20 @@ impl Definition {
     /// Reads YAML or JSON, checks everything and compiles it. JSON is read as the YAML that it is, so that its faults
     /// have places too.
     pub fn parse(text: &str) -> Result<Parsed, DefinitionError> {
+        Definition::read(text, false)
+    }
+
+    /// Reads a document that was accepted before, perhaps by an earlier version with wider limits.
+    pub fn parse_stored(text: &str) -> Result<Definition, DefinitionError> {
+        Definition::read(text, true).map(|parsed| parsed.definition)
+    }
+
+    fn read(text: &str, is_stored: bool) -> Result<Parsed, DefinitionError> {
         if text.len() > LARGEST_DOCUMENT_BYTES {
             return Err(DefinitionError::TooLarge { size: text.len(), limit: LARGEST_DOCUMENT_BYTES });
         }
         let (root, faults) = yaml::read(text)?;
-        let mut reader = Reader::after(faults);
+        let mut reader = Reader::after(faults, is_stored);
         let definition = document(&mut reader, &Spot::root(&root));
         match definition {
             Some(definition) if reader.faults.is_empty() => {
@@ -54,9 +63,11 @@ pub(super) struct Outline {
 
 fn refusal(faults: Vec<Fault>) -> DefinitionError {
     let faults = in_order(faults);
-    match faults.iter().any(|fault| fault.code == FaultCode::ExpressionTooComplex) {
-        true => DefinitionError::ExpressionTooComplex(faults),
-        false => DefinitionError::Invalid(faults),
+    let any = |code: FaultCode| faults.iter().any(|fault| fault.code == code);
+    match (any(FaultCode::TooComplex), any(FaultCode::ExpressionTooComplex)) {
+        (true, _) => DefinitionError::TooComplex(faults),
+        (false, true) => DefinitionError::ExpressionTooComplex(faults),
+        (false, false) => DefinitionError::Invalid(faults),
     }
 }
 

@@ -11,7 +11,7 @@ use super::duration::parse_duration;
 use super::fault::{Fault, FaultCode, MOST_FAULTS};
 use super::graph::{JoinUse, JumpUse};
 use super::marks;
-use super::schema::Schema;
+use super::schema::{MOST_NODES, Schema, SchemaError};
 use super::scope::{Place, Use};
 use super::yaml::{At, Content, Key, Node, clip, push_segment};
 
@@ -74,14 +74,18 @@ pub(super) struct Reader {
     pub(super) joins: Vec<JoinUse>,
     /// Patterns in the expressions so far.
     patterns: usize,
+    /// JSON values in the schemas so far, with references followed.
+    schema_nodes: usize,
+    /// The document was accepted before: limits on its cost that came later do not refuse it.
+    is_stored: bool,
     /// The step being read; expressions are noted as its.
     pub(super) step: Option<usize>,
 }
 
 impl Reader {
     /// A reader for a tree that was read with these faults.
-    pub(super) fn after(faults: Vec<Fault>) -> Reader {
-        Reader { faults, ..Reader::default() }
+    pub(super) fn after(faults: Vec<Fault>, is_stored: bool) -> Reader {
+        Reader { faults, is_stored, ..Reader::default() }
     }
 
     pub(super) fn fault(&mut self, code: FaultCode, place: &Where, message: impl Into<String>) {
@@ -280,17 +284,34 @@ impl Reader {
             self.wrong_type(spot, "a JSON Schema");
             return None;
         }
-        match Schema::compile(&spot.node.to_json()) {
-            Ok(schema) => Some(schema),
-            Err(why) => {
-                self.fault(
-                    FaultCode::BadSchema,
-                    &spot.place(),
-                    format!("this is not a usable JSON Schema: {}", clip(&why)),
-                );
-                None
-            }
+        let document = spot.node.to_json();
+        if self.is_stored {
+            return self.usable_schema(Schema::of_stored(&document).map_err(SchemaError::Unusable), spot);
         }
+        let schema = self.usable_schema(Schema::compile(&document), spot)?;
+        self.schema_nodes += schema.nodes();
+        if self.schema_nodes > MOST_NODES {
+            let message =
+                format!("the schemas of the document have more than {MOST_NODES} values, references followed");
+            self.fault(FaultCode::TooComplex, &spot.place(), message);
+            return None;
+        }
+        Some(schema)
+    }
+
+    fn usable_schema(&mut self, compiled: Result<Schema, SchemaError>, spot: &Spot<'_>) -> Option<Schema> {
+        let why = match compiled {
+            Ok(schema) => return Some(schema),
+            Err(why) => why,
+        };
+        let (code, message) = match &why {
+            SchemaError::TooComplex(why) => (FaultCode::TooComplex, format!("this JSON Schema is too complex: {why}")),
+            SchemaError::Unusable(why) => {
+                (FaultCode::BadSchema, format!("this is not a usable JSON Schema: {}", clip(why)))
+            }
+        };
+        self.fault(code, &spot.place(), message);
+        None
     }
 
     /// An expression with or without `${{ }}`.

@@ -201,7 +201,7 @@ impl View<'_> {
 
     fn form(&self, step: &Step, wait: &ApprovalWait) -> Option<Schema> {
         match (&wait.form, self.declared(step).map(|def| &def.action)) {
-            (Some(asked), _) => Schema::compile(asked).ok(),
+            (Some(asked), _) => Schema::of_stored(asked).ok(),
             (None, Some(Action::Approval(approval))) => approval.form.clone(),
             (None, _) => None,
         }

@@ -50,7 +50,7 @@ impl Definitions {
         }
         let Some(stored) = store.definition(namespace, workflow, version)? else { return Ok(None) };
         let unreadable = |error| StoreError::Corrupt(format!("version {} of {workflow}: {error}", stored.version));
-        let definition = Definition::parse(&stored.document).map_err(unreadable)?.definition;
+        let definition = Definition::parse_stored(&stored.document).map_err(unreadable)?;
         let compiled = Arc::new(Compiled { version: stored.version, compiled: definition });
         self.put(namespace, workflow, compiled.clone());
         if version.is_none() {

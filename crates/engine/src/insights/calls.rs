@@ -42,8 +42,8 @@ impl Calls {
         }
         let stored = read::definition(db, namespace, workflow, Some(version))?;
         // A document that cannot be read is the doctor's business; counting goes on without its handlers.
-        let parsed = stored.and_then(|stored| Definition::parse(&stored.document).ok());
-        let handlers = Arc::new(parsed.map(|parsed| Handlers::of(&parsed.definition)).unwrap_or_default());
+        let definition = stored.and_then(|stored| Definition::parse_stored(&stored.document).ok());
+        let handlers = Arc::new(definition.map(|definition| Handlers::of(&definition)).unwrap_or_default());
         self.known.put(key, handlers.clone(), 1 + handlers.steps.len());
         Ok(handlers)
     }

@@ -233,7 +233,7 @@ impl Draft<'_> {
     ) -> Decided<Option<Ref>> {
         let step = self.must_row(path)?;
         let schema = match (&wait.form, &self.spec(step).action) {
-            (Some(form), _) => Schema::compile(form).ok(),
+            (Some(form), _) => Schema::of_stored(form).ok(),
             (None, crate::definition::Action::Approval(approval)) => approval.form.clone(),
             (None, _) => None,
         };
@@ -390,7 +390,7 @@ fn read_form(json: &str) -> Decided<serde_json::Value> {
     }
     let fault = |detail: String| Rejection::Invalid(vec![FieldFault { pointer: "/form".into(), detail }]);
     let form = serde_json::from_str(json).map_err(|error| fault(format!("not JSON: {error}")))?;
-    Schema::compile(&form).map_err(|error| fault(format!("not a JSON Schema: {error}")))?;
+    Schema::compile(&form).map_err(|error| fault(format!("not a usable JSON Schema: {error}")))?;
     Ok(form)
 }
 
