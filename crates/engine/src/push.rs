@@ -29,7 +29,7 @@ use crate::worker::{self, AGAIN, Stop};
 pub use request::check_header;
 pub use secrets::{BadSecrets, Secrets};
 pub use send::{Lookup, SystemLookup};
-pub use target::{Allow, BadEntry, Refusal, check_url};
+pub use target::{Allow, BadEntry, Refusal, check_link, check_url};
 pub use webhook::SigningSecret;
 
 use request::{CallbackAddress, Outgoing, Stored, invalid};

@@ -64,7 +64,7 @@ const WORKERS: List = List {
 const CONNECTIONS: List = List {
     field: "connections",
     id: "tool",
-    heads: &["tool", "account", "state", "waiting runs", "reconnected", "where"],
+    heads: &["tool", "account", "state", "waiting runs", "reconnected", "host", "where"],
     row: &|connection| {
         let state = match (&connection["broken"], connection["waiting_runs"].as_u64()) {
             (serde_json::Value::Bool(true), _) => "broken",
@@ -77,6 +77,7 @@ const CONNECTIONS: List = List {
             state.into(),
             word(&connection["waiting_runs"]),
             age(&connection["reconnected_at"]),
+            word(&connection["connect_host"]),
             word(&connection["connect_url"]),
         ]
     },

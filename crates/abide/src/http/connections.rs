@@ -1,16 +1,84 @@
 //! Connections to tools: which are broken, who waits, and what goes on when one works again.
 
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+
 use abide_api::engine::identifier;
 use abide_api::keys::Role;
 use abide_api::runs::{Nothing, ReconnectRun, Released};
 use abide_api::{Code, Problem};
+use abide_core::ids::Namespace;
 use abide_core::run::command::Ask;
 use abide_core::run::step::Connection;
+use abide_engine::push::{Allow, check_link};
 use abide_engine::request::{Answer, What};
 use serde_json::json;
 
 use super::call::{Answered, Call, Reply, unexpected};
 use super::locked;
+
+/// Longest address that is kept.
+const LONGEST_URL: usize = 4_000;
+/// Addresses that are kept for one namespace; a further one replaces the oldest.
+const MOST_URLS: usize = 1_000;
+
+/// Addresses at which people reconnect, as workers reported them last: in memory alone, because they hold secrets.
+#[derive(Default)]
+pub struct ConnectUrls(Mutex<HashMap<Namespace, VecDeque<ConnectUrl>>>);
+
+/// The address for one connection.
+#[derive(Clone, Debug)]
+pub struct ConnectUrl {
+    connection: Connection,
+    url: String,
+    host: String,
+}
+
+impl ConnectUrl {
+    /// Checks an address that a worker reports, before anything of its report happens.
+    pub fn read(
+        pointer: &str,
+        tool: &str,
+        account: Option<&str>,
+        url: Option<&str>,
+        allow: &Allow,
+    ) -> Result<Option<ConnectUrl>, Problem> {
+        let Some(url) = url else { return Ok(None) };
+        if url.len() > LONGEST_URL {
+            return Err(Problem::invalid(pointer, format!("An address has at most {LONGEST_URL} bytes.")));
+        }
+        let url = check_link(url, allow)
+            .map_err(|why| Problem::invalid(pointer, format!("People are not sent there: {why}.")))?;
+        let connection = Connection { tool: tool.to_owned(), account: account.unwrap_or("default").to_owned() };
+        let host = url.host_str().unwrap_or_default().to_owned();
+        Ok(Some(ConnectUrl { connection, url: url.into(), host }))
+    }
+}
+
+impl ConnectUrls {
+    /// Keeps what was reported under a lease.
+    pub fn keep(&self, namespace: &Namespace, reported: ConnectUrl) {
+        let mut all = locked(&self.0);
+        let kept = all.entry(namespace.clone()).or_default();
+        kept.retain(|known| known.connection != reported.connection);
+        if kept.len() >= MOST_URLS {
+            kept.pop_front();
+        }
+        kept.push_back(reported);
+    }
+
+    fn get(&self, namespace: &Namespace, tool: &str, account: &str) -> Option<ConnectUrl> {
+        let all = locked(&self.0);
+        let of = |known: &&ConnectUrl| known.connection.tool == tool && known.connection.account == account;
+        all.get(namespace)?.iter().find(of).cloned()
+    }
+
+    fn forget(&self, namespace: &Namespace, connection: &Connection) {
+        if let Some(kept) = locked(&self.0).get_mut(namespace) {
+            kept.retain(|known| known.connection != *connection);
+        }
+    }
+}
 
 pub async fn list(call: Call) -> Answered {
     call.only(&[])?;
@@ -19,12 +87,12 @@ pub async fn list(call: Call) -> Answered {
     for connection in &known {
         let mut view =
             serde_json::to_value(connection).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        let place = (call.who.namespace.to_string(), connection.tool.clone(), connection.account.clone());
-        // Where a person reconnects is for those who may, and for nobody else.
+        // The address is for those who may reconnect, and for nobody else.
         if matches!(call.who.role, Role::Operator | Role::Admin)
-            && let Some(url) = locked(&call.api.connect_urls).get(&place)
+            && let Some(known) = call.api.connect_urls.get(&call.who.namespace, &connection.tool, &connection.account)
         {
-            view["connect_url"] = url.as_str().into();
+            view["connect_url"] = known.url.into();
+            view["connect_host"] = known.host.into();
         }
         views.push(view);
     }
@@ -44,8 +112,7 @@ fn named(call: &Call) -> Result<Connection, Problem> {
 
 pub async fn reconnected(call: Call, _: Nothing) -> Answered {
     let connection = named(&call)?;
-    let place = (call.who.namespace.to_string(), connection.tool.clone(), connection.account.clone());
-    locked(&call.api.connect_urls).remove(&place);
+    call.api.connect_urls.forget(&call.who.namespace, &connection);
     released(call.ask(What::Reconnected(connection)).await?)
 }
 

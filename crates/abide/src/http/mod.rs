@@ -25,7 +25,7 @@ mod system;
 mod tasks;
 mod workflows;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -66,8 +66,7 @@ pub struct Api {
     under_way: Mutex<BTreeSet<(String, String)>>,
     streams: AtomicUsize,
     pub progress: stream::Progress,
-    /// Where people reconnect, as workers said last: in memory alone, because such addresses hold secrets.
-    connect_urls: Mutex<HashMap<(String, String, String), String>>,
+    pub connect_urls: connections::ConnectUrls,
     requests: AtomicUsize,
     stopping: tokio::sync::watch::Sender<bool>,
     boot: String,
@@ -94,7 +93,7 @@ impl Api {
             under_way: Mutex::default(),
             streams: AtomicUsize::new(0),
             progress: stream::Progress::default(),
-            connect_urls: Mutex::default(),
+            connect_urls: connections::ConnectUrls::default(),
             requests: AtomicUsize::new(0),
             stopping: tokio::sync::watch::Sender::new(false),
             boot: access::token(6),

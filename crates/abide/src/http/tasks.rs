@@ -5,11 +5,13 @@ use abide_api::tasks::*;
 use abide_api::{Code, Problem};
 use abide_core::run::command::Reply as Told;
 use abide_engine::push::webhook;
+use abide_engine::request::Told as RunTold;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::access;
 use super::call::{Answered, Call, Reply, parse};
-use super::{access, locked};
+use super::connections::ConnectUrl;
 
 /// Items of one batch.
 const MOST_ITEMS: usize = 1_000;
@@ -65,17 +67,24 @@ pub async fn fail(call: Call, said: FailTask) -> Answered {
 }
 
 pub async fn block(call: Call, said: BlockTask) -> Answered {
-    keep_connect_url(&call, &said);
-    ended(&call, said).await
+    let told = blocked(&call, call.param("task_id"), said).await?;
+    Ok(Reply::json(200, &task_done(&told)).replayed(told.replayed))
 }
 
-/// Where a person reconnects: for those who may, as long as this process lives.
-fn keep_connect_url(call: &Call, said: &BlockTask) {
-    let (Some(tool), Some(url)) = (&said.tool, &said.connect_url) else { return };
-    let account = said.account.clone().unwrap_or_else(|| "default".into());
-    let mut urls = locked(&call.api.connect_urls);
-    if urls.len() < 10_000 && url.len() <= 4_000 {
-        urls.insert((call.who.namespace.to_string(), tool.clone(), account), url.clone());
+/// Gives the lease back until something happens. The address for reconnecting is kept only from the holder of the lease.
+async fn blocked(call: &Call, task_id: &str, said: BlockTask) -> Result<RunTold, Problem> {
+    let tool = said.tool.as_deref().unwrap_or_default();
+    let url = said.connect_url.as_deref();
+    let found = ConnectUrl::read("/connect_url", tool, said.account.as_deref(), url, &call.api.settings.targets)?;
+    let told = report(&call.engine, call.worker(), task_id, said).await?;
+    keep_connect_urls(call, &told, found);
+    Ok(told)
+}
+
+fn keep_connect_urls(call: &Call, told: &RunTold, found: impl IntoIterator<Item = ConnectUrl>) {
+    // A repeated report changes nothing.
+    if !told.replayed {
+        found.into_iter().for_each(|url| call.api.connect_urls.keep(&call.who.namespace, url));
     }
 }
 
@@ -101,8 +110,18 @@ pub async fn effect(call: Call, said: TellEffect) -> Answered {
 }
 
 pub async fn steps(call: Call, said: TellSteps) -> Answered {
-    let told = report(&call.engine, call.worker(), call.param("task_id"), said).await?;
-    Ok(Reply::json(200, &body_state(&told)))
+    Ok(Reply::json(200, &body_state(&told_steps(&call, call.param("task_id"), said).await?)))
+}
+
+async fn told_steps(call: &Call, task_id: &str, said: TellSteps) -> Result<RunTold, Problem> {
+    let mut found = Vec::new();
+    for (n, auth) in said.wait.iter().enumerate().filter_map(|(n, wait)| Some((n, wait.auth.as_ref()?))) {
+        let (pointer, url) = (format!("/wait/{n}/auth/connect_url"), auth.connect_url.as_deref());
+        found.extend(ConnectUrl::read(&pointer, &auth.tool, auth.account.as_deref(), url, &call.api.settings.targets)?);
+    }
+    let told = report(&call.engine, call.worker(), task_id, said).await?;
+    keep_connect_urls(call, &told, found);
+    Ok(told)
 }
 
 /// What a tool sends to a callback. The token is the only credential, works once, and is not named in any log.
@@ -177,11 +196,7 @@ async fn one(call: &Call, item: &str) -> Result<abide_api::Raw, Problem> {
         Op::Heartbeat => return abide_api::raw_of(&beat(call, task_id, rest(item)?).await?).map_err(unwritable),
         Op::Complete => report(engine, caller, task_id, rest::<CompleteTask>(item)?).await?,
         Op::Fail => report(engine, caller, task_id, rest::<FailTask>(item)?).await?,
-        Op::Block => {
-            let said: BlockTask = rest(item)?;
-            keep_connect_url(call, &said);
-            report(engine, caller, task_id, said).await?
-        }
+        Op::Block => blocked(call, task_id, rest(item)?).await?,
         Op::Callbacks => {
             let made = new_callback(call, task_id, rest(item)?).await?;
             return abide_api::raw_of(&made).map_err(unwritable);
@@ -192,7 +207,7 @@ async fn one(call: &Call, item: &str) -> Result<abide_api::Raw, Problem> {
             return abide_api::raw_of(&effect_key(&told)).map_err(unwritable);
         }
         Op::Steps => {
-            let told = report(engine, caller, task_id, rest::<TellSteps>(item)?).await?;
+            let told = told_steps(call, task_id, rest(item)?).await?;
             return abide_api::raw_of(&body_state(&told)).map_err(unwritable);
         }
     };

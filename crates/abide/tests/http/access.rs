@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-fn key(stage: &Stage, body: Value) -> String {
+pub fn key(stage: &Stage, body: Value) -> String {
     let made = stage.post("/v1/keys", body);
     assert_eq!(made.status, 201, "{}", made.text());
     made.json()["key"].as_str().expect("a key").to_owned()
 }
 
 /// A server whose first key is an admin's.
-fn guarded() -> Stage {
+pub fn guarded() -> Stage {
     let mut stage = Stage::new();
     let admin = key(&stage, json!({ "name": "root", "role": "admin" }));
     assert_eq!(stage.get("/v1/runs").said(), (401, "unauthenticated".into()), "from the first key on keys are needed");

@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod canary;
+mod connect;
 mod faults;
 mod gates;
 mod link;

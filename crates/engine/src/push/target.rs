@@ -164,6 +164,21 @@ pub fn check_url(url: &str, allow: &Allow) -> Result<(), Refusal> {
     Target::parse(url, allow).map(drop)
 }
 
+/// An address that a person's browser is sent to, normalised: `https`, or a host that the operator listed.
+pub fn check_link(url: &str, allow: &Allow) -> Result<Url, Refusal> {
+    let url = Url::parse(url).map_err(|error| Refusal(format!("it is not a URL ({error})")))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Refusal("a user or password stands in the URL".into()));
+    }
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if Target::parse(url.as_str(), allow).is_ok() => Ok(url),
+        scheme => {
+            Err(Refusal(format!("the scheme is {scheme}, not https, and its host is not in the operator's allow-list")))
+        }
+    }
+}
+
 fn check_address(host: &str, address: IpAddr, port: u16, allow: &Allow) -> Result<(), Refusal> {
     let address = address.to_canonical();
     if is_public(address) || allow.has_address(address, port) {
