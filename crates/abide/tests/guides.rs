@@ -3,11 +3,11 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod serving;
 
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use serving::{Server, eventually, folder, repository};
+use serving::{Running, Server, eventually, folder, repository};
 
 /// Commands that other tests run as they stand, and which.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -40,8 +40,26 @@ fn commands(page: &str) -> Vec<String> {
     commands
 }
 
+/// A folder with the examples, and with every file that the page shows (a block that opens with a language and a name).
+fn desk(page: &str) -> PathBuf {
+    let desk = folder(&page.replace(['/', '.'], "_"));
+    std::os::unix::fs::symlink(repository().join("examples"), desk.join("examples")).expect("a link");
+    let text = std::fs::read_to_string(repository().join(page)).expect("a page");
+    let blocks = text.split("\n```").skip(1).step_by(2);
+    for (head, body) in blocks.filter_map(|block| block.split_once('\n')) {
+        if let Some((_, name)) = head.split_once(' ') {
+            std::fs::write(desk.join(name), format!("{body}\n")).expect("a file");
+        }
+    }
+    desk
+}
+
 /// Runs a command as a person would, with this server in place of the one that the page names.
 fn typed(command: &str, server: &Server, key: Option<&str>, replaced: &[(&str, &str)]) -> Output {
+    shell(command, server, key, replaced).current_dir(repository()).output().expect("a shell")
+}
+
+fn shell(command: &str, server: &Server, key: Option<&str>, replaced: &[(&str, &str)]) -> Command {
     let bin = Path::new(env!("CARGO_BIN_EXE_abide")).parent().expect("a folder");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
     let mut command = command.replace("127.0.0.1:7070", &server.address).replace("curl ", "curl -sS --fail-with-body ");
@@ -49,11 +67,11 @@ fn typed(command: &str, server: &Server, key: Option<&str>, replaced: &[(&str, &
         command = command.replace(name, value);
     }
     let mut shell = Command::new("sh");
-    shell.args(["-c", &command]).current_dir(repository()).env("PATH", path).env("ABIDE_SERVER", server.url());
+    shell.args(["-c", &command]).env("PATH", path).env("ABIDE_SERVER", server.url());
     if let Some(key) = key {
         shell.env("ABIDE_API_KEY", key);
     }
-    shell.output().expect("a shell")
+    shell
 }
 
 fn must(command: &str, ran: &Output) -> String {
@@ -71,12 +89,22 @@ fn must(command: &str, ran: &Output) -> String {
 fn play(page: &str, server: &Server, replaced: &[(&str, &str)]) -> Vec<(String, String)> {
     let commands = commands(page);
     assert!(!commands.is_empty(), "{page} has no commands");
-    let ours = commands.into_iter().filter(|command| ELSEWHERE.iter().all(|(known, _)| known != command));
-    ours.map(|command| {
-        let said = must(&command, &typed(&command, server, None, replaced));
-        (command, said)
-    })
-    .collect()
+    let desk = desk(page);
+    // A worker goes on until somebody stops it, here at the end of the page.
+    let mut workers = Vec::new();
+    let mut said = Vec::new();
+    for command in commands.into_iter().filter(|command| ELSEWHERE.iter().all(|(known, _)| known != command)) {
+        if command.starts_with("abide worker") {
+            // In place of the shell, so that stopping it leaves no child behind.
+            let mut worker = shell(&format!("exec {command}"), server, None, replaced);
+            worker.current_dir(&desk).stdout(Stdio::null());
+            workers.push(Running(worker.spawn().expect("a worker")));
+            continue;
+        }
+        let ran = shell(&command, server, None, replaced).current_dir(&desk).output().expect("a shell");
+        said.push((command.clone(), must(&command, &ran)));
+    }
+    said
 }
 
 fn until(server: &Server, run: &str, state: &str) {
@@ -107,6 +135,17 @@ fn the_first_minute_goes_as_it_is_told() {
     }
     let said = play("README.md", &server, &[]);
     assert!(said[0].1.starts_with("Succeeded"), "{said:?}");
+    let (start, watched) = said.last().expect("it ends with a run of one's own");
+    assert!(start.starts_with("abide start welcome") && watched.contains("Succeeded"), "{said:?}");
+}
+
+#[test]
+fn ones_own_workflow_runs_as_it_is_told() {
+    let server = Server::start("serve", &folder("guide-write"));
+    let said = play("docs/guides/write-a-workflow.md", &server, &[]);
+    let of = |part: &str| said.iter().find(|(command, _)| command.contains(part)).expect(part).1.as_str();
+    assert!(of("start hello").contains("Succeeded"), "{said:?}");
+    assert!(of("runs --workflow").contains("hello"), "{said:?}");
 }
 
 #[test]
@@ -187,7 +226,7 @@ fn a_person_gets_a_key_as_it_is_told() {
 
 #[test]
 fn every_command_of_the_guides_is_run_by_a_test() {
-    let played = ["quickstart", "recover-a-stalled-run", "worker-in-curl", "operate", "ui"];
+    let played = ["quickstart", "recover-a-stalled-run", "worker-in-curl", "operate", "ui", "write-a-workflow"];
     for entry in std::fs::read_dir(repository().join("docs/guides")).expect("guides") {
         let path = entry.expect("an entry").path();
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a name").to_owned();

@@ -22,6 +22,11 @@ fn a_worker_in_python_does_its_tasks() {
     works("python3", "examples/worker.py");
 }
 
+#[test]
+fn a_worker_in_javascript_does_its_tasks() {
+    works("node", "examples/worker.mjs");
+}
+
 /// With a key of role worker, which is all that a worker needs.
 fn works(program: &str, script: &str) {
     let lines = std::fs::read_to_string(repository().join(script)).expect("a script").lines().count();
