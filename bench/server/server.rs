@@ -2,6 +2,8 @@
 //! Runs of five steps that do nothing, declared and coded.
 //!
 //! `cargo bench -p abide-bench-server` (`ABIDE_SECONDS=N` for each figure, 5 unless said).
+//! `cargo bench -p abide-bench-server -- compare OLD NEW [PAIRS]`: two programs in turns at 64 in flight, and the ratios of each
+//! pair; what the machine does meanwhile, it does to both.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
@@ -21,13 +23,94 @@ const DECLARED: &str = "workflow: declared\nsteps:\n  - { id: a, task: nothing }
 const CODED: &str = "workflow: coded\ncoded: { revision: \"1\" }\n";
 const STEPS: f64 = 5.0;
 const OPEN_RUNS: usize = 10_000;
+const PAIRS: usize = 20;
 
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(measure());
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["compare", old, new] => runtime.block_on(compare([old, new], PAIRS)),
+        ["compare", old, new, pairs] => {
+            runtime.block_on(compare([old, new], pairs.parse().expect("a number of pairs")))
+        }
+        _ => runtime.block_on(measure()),
+    }
+}
+
+/// One of two programs, with its own data, worker and load.
+struct Side {
+    server: Child,
+    client: Client,
+    ends: Ends,
+    directory: PathBuf,
+}
+
+impl Side {
+    async fn of(program: &str, n: usize) -> Side {
+        let directory = std::env::temp_dir().join(format!("abide-compare-{}-{n}", std::process::id()));
+        let (server, url, _) = start(Path::new(program), &directory);
+        let client = Client::new(&url).expect("a client");
+        client.apply("declared", DECLARED).await.expect("a workflow");
+        client.apply("coded", CODED).await.expect("a workflow");
+        let ends = Ends::default();
+        let worker = Worker::new(Watching { client: client.clone(), ends: ends.clone() }, "bench")
+            .at_once(512)
+            .handle("nothing", nothing)
+            .workflow("coded", "1", body);
+        tokio::spawn(worker.run());
+        Side { server, client, ends, directory }
+    }
+
+    /// Runs a second, and processor seconds of the server for 1,000 steps.
+    async fn rate(&self, workflow: &'static str) -> (f64, f64) {
+        let (began, before) = (Instant::now(), cpu(&self.server));
+        let runs = load(&self.client, &self.ends, workflow, 64, began + seconds()).await.len() as f64;
+        (runs / began.elapsed().as_secs_f64(), (cpu(&self.server) - before) / (runs * STEPS) * 1_000.0)
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+async fn compare(programs: [&str; 2], pairs: usize) {
+    let sides = [Side::of(programs[0], 0).await, Side::of(programs[1], 1).await];
+    for workflow in ["declared", "coded"] {
+        let (mut rates, mut used, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
+        for pair in 0..=pairs {
+            let mut measured = [(0.0, 0.0); 2];
+            for turn in [pair % 2, 1 - pair % 2] {
+                measured[turn] = sides[turn].rate(workflow).await;
+            }
+            // The first pair warms both up.
+            if pair > 0 {
+                rates.push(measured[1].0 / measured[0].0);
+                used.push(measured[1].1 / measured[0].1);
+                firsts.push(measured[0].0);
+            }
+        }
+        let (rate, low, high) = quartiles(rates);
+        println!(
+            "{workflow:<9} {pairs} pairs at 64: new/old runs/s {rate:.3} (quartiles {low:.3} to {high:.3}), \
+             server CPU {:.3}; old {:.0} runs/s",
+            quartiles(used).0,
+            quartiles(firsts).0
+        );
+    }
+}
+
+/// The median, and the quartiles around it.
+fn quartiles(mut figures: Vec<f64>) -> (f64, f64, f64) {
+    figures.sort_by(f64::total_cmp);
+    let at = |share: f64| figures[((figures.len() - 1) as f64 * share).round() as usize];
+    (at(0.5), at(0.25), at(0.75))
 }
 
 async fn measure() {
