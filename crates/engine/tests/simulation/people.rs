@@ -120,6 +120,11 @@ impl World {
         let open: Vec<Path> = seen.run.open().filter(|step| is_approval(step)).map(|step| step.path.clone()).collect();
         let Some(step_id) = self.random.pick(&open).cloned() else { return };
         let by = *self.random.pick(&["ana", "ana", "ben", "boss", "eve"]).unwrap_or(&"ana");
+        if self.random.chance(100) {
+            let expires_at = self.engine_clock() + Span::from_secs(600);
+            let groups = vec!["manager".to_owned()];
+            return self.ask_run(no, Ask::MakeLink { step_id, whom: by.into(), groups, expires_at });
+        }
         let approve = !self.random.chance(250);
         let times = 1 + usize::from(self.random.chance(150));
         for n in 0..times {
