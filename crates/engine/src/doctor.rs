@@ -2,6 +2,7 @@
 //! of each other. `rebuild` makes the rows again from the log.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use abide_core::definition::Definition;
@@ -18,7 +19,8 @@ use crate::message::Message;
 use crate::store::sqlite::check::commits::broken_commits;
 use crate::store::sqlite::check::others;
 use crate::store::sqlite::check::{self, Columns, Findable, Standing, Whole};
-use crate::store::sqlite::{Readers, read};
+use crate::store::sqlite::schema::{self, Part};
+use crate::store::sqlite::{Files, Readers, read};
 use crate::store::{RunKey, RunNo, Stored, rows};
 
 /// How many runs are read in one go.
@@ -69,9 +71,17 @@ impl std::fmt::Display for Problem {
     }
 }
 
+/// Examines a data directory that no engine has open. Nothing in it changes.
+pub fn examine_directory(directory: &FilePath) -> Stored<Report> {
+    examine(&Readers::new(Files::read_only(directory)?)?)
+}
+
 /// Examines everything. Each question, and each run, is read in a snapshot of its own, so an engine may go on meanwhile.
 pub fn examine(readers: &Readers) -> Stored<Report> {
     let mut report = Report::default();
+    if !examine_schema(readers, &mut report)? {
+        return Ok(report);
+    }
     for (rule, what, text) in check::OF_ALL {
         match readers.read_at_length(|db| check::count(db, text)) {
             Ok(0) => {}
@@ -99,6 +109,23 @@ pub fn examine(readers: &Readers) -> Stored<Report> {
     }
     crate::archive::examine(readers, &mut report)?;
     Ok(report)
+}
+
+/// I1: every table and index, and every guard of the log, is there. False: nothing can be asked of what is left.
+fn examine_schema(readers: &Readers, report: &mut Report) -> Stored<bool> {
+    let missing = readers.read(schema::missing)?;
+    for part in &missing {
+        report.add(None, "I1", format!("the {} {} is missing", part.kind, part.name));
+    }
+    let whole = !missing.iter().any(Part::is_table);
+    if !whole {
+        report.add(
+            None,
+            "I1",
+            "nothing else was checked, because tables are missing: `--rebuild` makes them from the log",
+        );
+    }
+    Ok(whole)
 }
 
 /// I12: every document still has the hash that runs know it by.

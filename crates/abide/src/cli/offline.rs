@@ -1,4 +1,5 @@
-//! Commands that work on the data directory itself: doctor and archive while no server has it open, backup at any time.
+//! Commands that work on the data directory itself: doctor and archive while no server has it open, backup at any time. A
+//! doctor that does not rebuild changes nothing in it.
 
 use std::io;
 use std::path::PathBuf;
@@ -33,15 +34,13 @@ impl Doctor {
             return Ok(Exit::Usage);
         }
         if self.rebuild {
-            let rebuilt = Files::lock(&self.store.data).and_then(|files| rebuild(&files)).map_err(io::Error::other)?;
-            anstream::eprintln!("made the rows of {rebuilt} runs again");
+            let done = Files::lock(&self.store.data).and_then(|files| rebuild(&files)).map_err(io::Error::other)?;
+            anstream::eprintln!("made the rows of {} runs again", done.runs);
+            for skipped in &done.skipped {
+                anstream::eprintln!("not made again: {skipped}");
+            }
         }
-        let report = block_on(async {
-            let engine = self.store.open()?;
-            let report = engine.doctor().await.map_err(io::Error::other);
-            engine.shutdown().await;
-            report
-        })??;
+        let report = doctor::examine_directory(&self.store.data).map_err(io::Error::other)?;
         match self.output {
             Output::Json => anstream::println!("{}", as_json(&report)),
             Output::Table => print(&report),

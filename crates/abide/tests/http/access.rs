@@ -191,6 +191,9 @@ fn the_first_key_is_made_offline_and_the_last_one_closes_the_door() {
     let copied = run(&["backup", copy.to_str().expect("a path")], &data);
     assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
     assert!(run(&["doctor"], &copy).status.success());
+    let files: Vec<_> =
+        std::fs::read_dir(&copy).expect("a directory").map(|file| file.expect("a file").file_name()).collect();
+    assert_eq!(files, ["abide.db"], "a check makes no file");
     assert!(!run(&["doctor"], &data).status.success(), "a directory in use cannot be examined");
     let _ = std::fs::remove_dir_all(&copy);
 }

@@ -1,10 +1,16 @@
 //! What the checker finds in a store with which somebody tampered: each time what was done, and nothing before it was.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+
 use abide_core::run::command::{Actor, Command};
-use abide_engine::doctor::{Report, examine};
+use abide_core::time::Timestamp;
+use abide_engine::clock::VirtualClock;
+use abide_engine::doctor::{Report, examine, examine_directory};
 use abide_engine::store::sqlite::check::commits::broken_commits;
 use abide_engine::store::sqlite::{Files, Readers};
-use abide_engine::{Engine, NewRun};
+use abide_engine::{Engine, NewRun, Options};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -45,6 +51,83 @@ fn report(directory: &Directory) -> Report {
 
 fn change(directory: &Directory, text: &str) {
     Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(text)).expect(text);
+}
+
+/// Every file of a directory, with its bytes.
+fn files_of(directory: &Directory) -> BTreeMap<OsString, Vec<u8>> {
+    let entries = std::fs::read_dir(directory.path()).expect("a directory").map(|entry| entry.expect("an entry"));
+    entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("a file"))).collect()
+}
+
+/// Checks a directory, and that the check changes no file of it and makes none.
+fn checked(directory: &Directory) -> Report {
+    let before = files_of(directory);
+    let report = examine_directory(directory.path()).expect("a report");
+    let after = files_of(directory);
+    assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    assert!(after == before, "a file has other bytes than before");
+    report
+}
+
+#[tokio::test]
+async fn a_check_changes_no_byte_of_a_store_whose_timers_are_due_or_whose_rows_are_lost() {
+    let (stopped, killed) = (Directory::new("doctor-stopped"), Directory::new("doctor-killed"));
+    let long_ago = Arc::new(VirtualClock::at(Timestamp::from_micros(1_000_000_000_000_000)));
+    let options = Options { clock: long_ago, ..Options::default() };
+    let engine = Engine::open_with(stopped.path(), options).expect("an engine");
+    populate(&engine).await;
+    for file in ["abide.db", "abide.db-wal", "seal.key"] {
+        std::fs::copy(stopped.path().join(file), killed.path().join(file)).expect(file);
+    }
+    engine.shutdown().await;
+    drop(engine);
+    let report = checked(&stopped);
+    assert!(report.is_healthy() && report.runs == 5, "{report:#?}");
+    // What a killed engine committed is in the WAL.
+    let of_killed = checked(&killed);
+    assert!(of_killed.is_healthy(), "{of_killed:#?}");
+    assert_eq!((of_killed.runs, of_killed.events), (report.runs, report.events));
+    change(&stopped, "delete from runs where workflow_id = 'parent'; delete from steps where path = 'nap'");
+    let of_lost = checked(&stopped);
+    assert!(of_lost.problems.iter().any(|problem| problem.what.contains("events of no run")), "{of_lost:#?}");
+}
+
+/// For root the mode of a directory means nothing; for everybody else nothing can be made in it.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_checked() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = Directory::new("doctor-read only?#%");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let mode =
+        |mode| std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(mode)).expect("a mode");
+    mode(0o500);
+    let report = checked(&directory);
+    mode(0o700);
+    assert!(report.is_healthy(), "{report:#?}");
+}
+
+#[tokio::test]
+async fn a_store_of_an_older_schema_is_refused_with_advice_and_not_migrated() {
+    let directory = Directory::new("doctor-older");
+    directory.engine().shutdown().await;
+    change(&directory, "pragma user_version = 11");
+    let before = files_of(&directory);
+    let refused = examine_directory(directory.path()).expect_err("it is older").to_string();
+    assert!(refused.contains("schema 11") && refused.contains("serve it once"), "{refused}");
+    assert!(files_of(&directory) == before);
+}
+
+#[tokio::test]
+async fn a_store_that_an_engine_has_open_is_not_checked_from_outside() {
+    let directory = Directory::new("doctor-open");
+    let engine = directory.engine();
+    let refused = examine_directory(directory.path()).expect_err("it is open").to_string();
+    assert!(refused.contains("another process uses") && refused.contains("stop it first"), "{refused}");
+    engine.shutdown().await;
 }
 
 /// Who used a link has decided.

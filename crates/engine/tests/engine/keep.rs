@@ -8,9 +8,11 @@ use abide_core::run::OriginKind;
 use abide_core::run::command::{Actor, Ask, Command};
 use abide_core::time::{Span, Timestamp};
 use abide_engine::archive::Retention;
-use abide_engine::clock::VirtualClock;
+use abide_engine::clock::{Clock as _, VirtualClock};
+use abide_engine::doctor;
 use abide_engine::request::{Idempotency, Rerun, RerunVersion};
-use abide_engine::store::sqlite::{Files, rebuild};
+use abide_engine::store::sqlite::Files;
+use abide_engine::store::sqlite::rebuild::{self, Rebuilt};
 use abide_engine::{Answer, Engine, Filter, NewRun, Options, Request, What};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};
@@ -174,7 +176,7 @@ async fn rebuilt_rows_are_byte_for_byte_the_same() {
     drop(engine);
     let before = dump(&directory);
     let files = Files::lock(directory.path()).expect("the lock");
-    let all = rebuild::rebuild(&files).expect("rebuilt");
+    let all = rebuild::rebuild(&files).expect("rebuilt").runs;
     assert!(all >= 12);
     drop(files);
     assert_eq!(before, dump(&directory));
@@ -185,7 +187,7 @@ async fn rebuilt_rows_are_byte_for_byte_the_same() {
     );
     Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(&lost)).expect("lost");
     let files = Files::lock(directory.path()).expect("the lock");
-    assert_eq!(rebuild::rebuild(&files).expect("rebuilt"), all);
+    assert_eq!(rebuild::rebuild(&files).expect("rebuilt"), Rebuilt { runs: all, skipped: Vec::new() });
     drop(files);
     assert_eq!(before, dump(&directory));
     // Also when the rows were lost or wrong.
@@ -208,6 +210,150 @@ async fn rebuilt_rows_are_byte_for_byte_the_same() {
     assert_eq!(before, dump(&directory));
     let report = directory.engine().doctor().await.expect("a report");
     assert!(report.is_healthy(), "{:#?}", report.problems);
+}
+
+#[tokio::test]
+async fn rows_are_made_again_when_whole_tables_are_gone() {
+    let directory = Directory::new("rebuild-tables");
+    let engine = directory.engine();
+    populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let healthy = std::fs::read(directory.path().join("abide.db")).expect("the file");
+    let runs = doctor::examine_directory(directory.path()).expect("a report").runs;
+    let rows =
+        ["runs", "steps", "run_starts", "run_labels", "ready_tasks", "connection_waits", "approvals", "callbacks"];
+    let each = rows.iter().map(std::slice::from_ref);
+    for tables in each.chain([&rows[..]]) {
+        std::fs::write(directory.path().join("abide.db"), &healthy).expect("the healthy file");
+        let text: String = tables.iter().map(|table| format!("drop table {table};")).collect();
+        Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(&text)).expect(&text);
+        let found = doctor::examine_directory(directory.path()).expect("a report").problems;
+        let says = format!("the table {} is missing", tables[0]);
+        assert!(found.iter().any(|problem| problem.what == says), "{text} {found:#?}");
+        let files = Files::lock(directory.path()).expect("the lock");
+        assert_eq!(rebuild::rebuild(&files).expect(&text), Rebuilt { runs, skipped: Vec::new() });
+        drop(files);
+        let report = doctor::examine_directory(directory.path()).expect("a report");
+        assert!(report.is_healthy() && report.runs == runs, "{text} {report:#?}");
+    }
+    Connection::open(directory.path().join("abide.db"))
+        .and_then(|db| db.execute_batch("drop table run_log"))
+        .expect("dropped");
+    let before = dump(&directory);
+    let files = Files::lock(directory.path()).expect("the lock");
+    let refused = rebuild::rebuild(&files).expect_err("there is nothing to make rows from").to_string();
+    assert!(refused.contains("restore a backup"), "{refused}");
+    drop(files);
+    assert_eq!(before, dump(&directory), "and the rows that are left are left");
+}
+
+const BEGINNING: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
+/// A store of which rows were lost, and a clock for engines on it.
+async fn damaged(name: &str, lose: impl FnOnce(&[RunId]) -> String) -> (Directory, VirtualClock, Vec<RunId>) {
+    let (directory, clock) = (Directory::new(name), VirtualClock::at(BEGINNING));
+    let engine = engine_at(&directory, &clock);
+    let runs = populate(&engine).await;
+    engine.shutdown().await;
+    drop(engine);
+    let text = lose(&runs);
+    Connection::open(directory.path().join("abide.db")).and_then(|db| db.execute_batch(&text)).expect(&text);
+    (directory, clock, runs)
+}
+
+fn engine_at(directory: &Directory, clock: &VirtualClock) -> Engine {
+    let options = Options { clock: Arc::new(clock.clone()), ..Options::default() };
+    Engine::open_with(directory.path(), options).expect("an engine")
+}
+
+/// Two hours in which timers and deadlines pass, workers work and people decide.
+async fn serve(engine: &Engine, clock: &VirtualClock, runs: &[RunId]) {
+    let by_ben = |ask| Command::new(Actor::user("ben"), ask);
+    for n in 0..60 {
+        clock.set(clock.now() + Span::from_secs(120));
+        let tasks = engine.claim(claim("w1", &["pay", "stock", "drive", "tiny"], 2)).await.unwrap_or_default();
+        for task in tasks {
+            let _ = engine.complete(&task, "w1", Some("{\"ok\":1}".into())).await;
+        }
+        // What is asked of a run that is lost is refused.
+        if n == 20 {
+            let _ = engine.command(&runs[2], by_ben(Ask::Resume { one_step: false })).await;
+            let _ = engine.decide(&runs[3], "ana", true).await;
+            let _ = engine.cancel(&runs[4], "not wanted").await;
+        }
+    }
+}
+
+fn rebuilt(directory: &Directory) -> (Rebuilt, doctor::Report) {
+    let files = Files::lock(directory.path()).expect("the lock");
+    let done = rebuild::rebuild(&files).expect("rebuilt");
+    drop(files);
+    (done, doctor::examine_directory(directory.path()).expect("a report"))
+}
+
+#[tokio::test]
+async fn lost_runs_are_made_again_after_an_engine_served_without_them() {
+    let lose = |runs: &[RunId]| {
+        format!(
+            "delete from runs where run_id in ('{}', '{}') or parent_run in ('{}', '{}');
+             delete from steps where path = 'nap'; delete from ready_tasks;",
+            runs[3], runs[4], runs[3], runs[4]
+        )
+    };
+    let (directory, clock, runs) = damaged("rebuild-served", lose).await;
+    let engine = engine_at(&directory, &clock);
+    serve(&engine, &clock, &runs).await;
+    assert!(engine.run(&runs[3]).await.is_err(), "it is not there");
+    engine.shutdown().await;
+    drop(engine);
+    let (done, report) = rebuilt(&directory);
+    assert_eq!(done.skipped, Vec::<String>::new());
+    assert!(report.is_healthy() && report.runs == 12, "{report:#?}");
+    // What was due meanwhile is done by the next engine.
+    let engine = engine_at(&directory, &clock);
+    serve(&engine, &clock, &runs).await;
+    let report = engine.doctor().await.expect("a report");
+    assert!(report.is_healthy(), "{report:#?}");
+    engine.shutdown().await;
+}
+
+/// What was decided without the rows stands in the logs, and logs never change: the checker names those runs.
+#[tokio::test]
+async fn rows_of_steps_are_made_again_after_an_engine_served_without_any() {
+    let (directory, clock, runs) = damaged("rebuild-stepless", |_| "delete from steps".into()).await;
+    let engine = engine_at(&directory, &clock);
+    serve(&engine, &clock, &runs).await;
+    engine.shutdown().await;
+    drop(engine);
+    let (done, report) = rebuilt(&directory);
+    assert_eq!(done, Rebuilt { runs: 12, skipped: Vec::new() });
+    let by_rules = report.problems.iter().all(|problem| ["I3", "I5"].contains(&problem.rule) && problem.run.is_some());
+    assert!(by_rules && report.problems.len() < 12, "{report:#?}");
+}
+
+/// Who started a run while another one was lost may have given it the same name, or the same unique value.
+#[tokio::test]
+async fn a_lost_run_whose_name_was_taken_is_skipped_and_the_others_are_made_again() {
+    let (directory, clock, runs) = damaged("rebuild-taken", |_| "delete from runs".into()).await;
+    let engine = engine_at(&directory, &clock);
+    let named = NewRun { run_id: Some(runs[4].clone()), ..NewRun::of("small", "{}", Actor::user("ben")) };
+    engine.start_run(named).await.expect("the name is free");
+    let mut unique = NewRun::of("mixed", json!({ "items": [] }).to_string(), Actor::user("ben"));
+    unique.start.unique = Some("order 3".into());
+    let second = engine.start_run(unique).await.expect("so is the value").run_id;
+    engine.shutdown().await;
+    drop(engine);
+    let (done, report) = rebuilt(&directory);
+    assert_eq!((done.runs, done.skipped.len()), (14, 1), "{done:#?}");
+    assert!(done.skipped[0].contains(&format!("{} is the name of another run now", runs[4])), "{done:#?}");
+    let of_both = report.problems.iter().filter(|problem| problem.run.as_ref().is_some_and(|run| run.run_id == second));
+    assert!(of_both.count() == 1 && report.runs == 14, "the value is held by the older one: {report:#?}");
+    let engine = engine_at(&directory, &clock);
+    for run in &runs {
+        engine.run(run).await.expect("it is there");
+    }
+    engine.shutdown().await;
 }
 
 /// What grew would push its neighbours off their page.

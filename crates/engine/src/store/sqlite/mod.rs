@@ -16,6 +16,7 @@ pub mod list;
 pub mod log;
 pub mod read;
 pub mod rebuild;
+pub mod schema;
 
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
-//! Opening the files: the lock on the directory, the settings that make commits durable, the migrations, the readers.
+//! Opening the files: the lock on the directory, the settings that make commits durable, the migrations, the readers. To check
+//! a directory it is opened without changing it (decision 0018).
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -56,6 +58,13 @@ const RESERVE_PART: u64 = 32;
 const LOCK_TRIES: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
+const DATABASE: &str = "abide.db";
+/// The file in a data directory whose lock says that somebody uses it.
+const LOCK: &str = "lock";
+
+/// SQLite's files without its own locks: the lock on the directory stands in for them.
+const WITHOUT_LOCKS: &str = if cfg!(windows) { "win32-none" } else { "unix-none" };
+
 /// Where a store lives. Holding it holds the lock on the directory.
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -67,6 +76,8 @@ pub struct Files {
 #[derive(Clone, Debug)]
 enum Place {
     Directory(PathBuf),
+    /// The same, and nothing in it is changed or made.
+    ReadOnly(PathBuf),
     /// A database of this name that lives as long as a connection to it.
     Memory(Arc<str>),
 }
@@ -74,27 +85,28 @@ enum Place {
 impl Files {
     /// Locks a data directory, which is made if it is not there.
     pub fn lock(directory: &Path) -> Stored<Files> {
-        let failed =
-            |what: &str, error: std::io::Error| StoreError::Failed(format!("{what} {}: {error}", directory.display()));
-        make_private(directory).map_err(|error| failed("cannot make", error))?;
-        let path = directory.join("lock");
+        make_private(directory).map_err(|error| failed("cannot make", directory, error))?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
-            .open(path)
-            .map_err(|error| failed("cannot open the lock of", error))?;
-        match try_lock(&lock) {
-            Ok(()) => {
-                let keys = Arc::new(Keys::of_or_new(directory)?);
-                Ok(Files { place: Place::Directory(directory.to_owned()), keys, _lock: Some(Arc::new(lock)) })
-            }
-            Err(TryLockError::WouldBlock) => Err(StoreError::Failed(format!(
-                "another process uses {}: only one engine can open a data directory",
-                directory.display()
-            ))),
-            Err(TryLockError::Error(error)) => Err(failed("cannot lock", error)),
-        }
+            .open(directory.join(LOCK))
+            .map_err(|error| failed("cannot open the lock of", directory, error))?;
+        let advice = "only one engine can open a data directory";
+        insist(|| lock.try_lock()).map_err(|error| not_locked(directory, error, advice))?;
+        let keys = Arc::new(Keys::of_or_new(directory)?);
+        Ok(Files { place: Place::Directory(directory.to_owned()), keys, _lock: Some(Arc::new(lock)) })
+    }
+
+    /// A data directory that is only read, and that no engine opens meanwhile: nothing in it changes, and nothing is made. Its
+    /// schema must be the one of this program, because it is not migrated.
+    pub fn read_only(directory: &Path) -> Stored<Files> {
+        let lock = lock_to_read(directory)?;
+        let keys = Arc::new(Keys::of(directory)?);
+        super::wal::check(&wal_of(&directory.join(DATABASE)))?;
+        let files = Files { place: Place::ReadOnly(directory.to_owned()), keys, _lock: lock.map(Arc::new) };
+        refuse_older(&files.reader()?)?;
+        Ok(files)
     }
 
     /// A data directory that another process may have open: to read it, never to write.
@@ -111,7 +123,7 @@ impl Files {
     /// The file that holds everything; its WAL lies beside it.
     pub fn database(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Directory(directory) => Some(directory.join("abide.db")),
+            Place::Directory(directory) | Place::ReadOnly(directory) => Some(directory.join(DATABASE)),
             Place::Memory(_) => None,
         }
     }
@@ -126,7 +138,8 @@ impl Files {
     fn connect(&self, flags: OpenFlags) -> Stored<Db> {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = match &self.place {
-            Place::Directory(directory) => Db::open_with_flags(directory.join("abide.db"), flags)?,
+            Place::Directory(directory) => Db::open_with_flags(directory.join(DATABASE), flags)?,
+            Place::ReadOnly(directory) => open_unchanged(&directory.join(DATABASE), flags)?,
             Place::Memory(name) => {
                 let address = format!("file:{name}?mode=memory&cache=shared");
                 Db::open_with_flags(address, flags | OpenFlags::SQLITE_OPEN_URI)?
@@ -143,7 +156,7 @@ impl Files {
     /// A connection that writes: durable at every commit, and migrated.
     pub fn writer(&self) -> Stored<Db> {
         if let Some(database) = self.database() {
-            super::wal::check(&database.with_extension("db-wal"))?;
+            super::wal::check(&wal_of(&database))?;
         }
         let mut db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         db.pragma_update(None, "journal_mode", "wal")?;
@@ -161,7 +174,7 @@ impl Files {
     /// A connection that only reads, with a cap on how long one statement may take.
     pub fn reader(&self) -> Stored<Db> {
         let db = match &self.place {
-            Place::Directory(_) => self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?,
+            Place::Directory(_) | Place::ReadOnly(_) => self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?,
             // A shared memory database knows no read-only connections beside a writer; the pragma stands in for them.
             Place::Memory(_) => {
                 let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -175,16 +188,74 @@ impl Files {
     }
 }
 
+fn failed(what: &str, directory: &Path, error: std::io::Error) -> StoreError {
+    StoreError::Failed(format!("{what} {}: {error}", directory.display()))
+}
+
+fn not_locked(directory: &Path, error: TryLockError, advice: &str) -> StoreError {
+    match error {
+        TryLockError::WouldBlock => {
+            StoreError::Failed(format!("another process uses {}: {advice}", directory.display()))
+        }
+        TryLockError::Error(error) => failed("cannot lock", directory, error),
+    }
+}
+
 /// A process that is just being started by this one still holds what this one had open; and one that was killed may need a
 /// moment to be gone.
-fn try_lock(lock: &File) -> Result<(), TryLockError> {
+fn insist(lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
-        match lock.try_lock() {
+        match lock() {
             Err(TryLockError::WouldBlock) => std::thread::park_timeout(LOCK_PAUSE),
             other => return other,
         }
     }
-    lock.try_lock()
+    lock()
+}
+
+/// Keeps engines away, not other readers. None: no engine has ever had the directory open, it is a copy.
+fn lock_to_read(directory: &Path) -> Stored<Option<File>> {
+    let lock = match File::open(directory.join(LOCK)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| failed("cannot open the lock of", directory, error))?,
+    };
+    let advice = "stop it first, or check a copy that `backup` made";
+    insist(|| lock.try_lock_shared()).map_err(|error| not_locked(directory, error, advice))?;
+    Ok(Some(lock))
+}
+
+fn wal_of(database: &Path) -> PathBuf {
+    database.with_extension("db-wal")
+}
+
+/// Opens a database so that not even SQLite changes a file or makes one. It would make the file `-shm`, and on closing it would
+/// copy the WAL into the database. In exclusive mode its index of the WAL is in memory.
+fn open_unchanged(database: &Path, flags: OpenFlags) -> Stored<Db> {
+    let length = |file: &Path| std::fs::metadata(file).map(|file| file.len());
+    match length(database) {
+        // SQLite would remove the WAL beside it.
+        Ok(0) => return Err(StoreError::Damaged(format!("{} is empty", database.display()))),
+        Ok(_) => {}
+        Err(error) => return Err(failed("cannot read", database, error)),
+    }
+    if length(&wal_of(database)).unwrap_or(0) == 0 {
+        // The file is all there is; without a WAL, SQLite would make one.
+        let address = format!("file:{}?immutable=1", percent_encoded(database));
+        return Ok(Db::open_with_flags(address, flags | OpenFlags::SQLITE_OPEN_URI)?);
+    }
+    let db = Db::open_with_flags_and_vfs(database, flags, WITHOUT_LOCKS)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    db.pragma_update(None, "locking_mode", "exclusive")?;
+    Ok(db)
+}
+
+/// A path as it stands in an address.
+fn percent_encoded(path: &Path) -> String {
+    let encoded = |byte: &u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => char::from(*byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    path.as_os_str().as_encoded_bytes().iter().map(encoded).collect()
 }
 
 /// `seal(bytes, row, name)` and `unseal(bytes, row, name)`: statements say what is sealed, and no other code needs to know.
@@ -243,7 +314,7 @@ pub(super) struct Shortening {
 
 impl Shortening {
     pub fn of(files: &Files) -> Shortening {
-        Shortening { wal: files.database().map(|database| database.with_extension("db-wal")), at: RESTART_AT }
+        Shortening { wal: files.database().as_deref().map(wal_of), at: RESTART_AT }
     }
 
     /// After a commit: waits a moment for readers if the WAL is too long, so that the next commit writes it from its
@@ -274,16 +345,10 @@ pub(super) fn make_private(directory: &Path) -> std::io::Result<()> {
     builder.create(directory)
 }
 
-/// Brings the schema up to date. A newer schema than this program knows is refused.
-fn migrate(db: &mut Db) -> Stored {
-    let known = MIGRATIONS.len() as i64;
-    let applied: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if applied > known {
-        return Err(StoreError::Failed(format!(
-            "the data has schema {applied} and this program knows {known}: use the newer program"
-        )));
-    }
-    for (number, (name, text)) in MIGRATIONS.iter().enumerate().skip(applied as usize) {
+/// Brings the schema up to date.
+pub(super) fn migrate(db: &mut Db) -> Stored {
+    let applied = applied(db)?;
+    for (number, (name, text)) in MIGRATIONS.iter().enumerate().skip(applied) {
         let failed = |error: rusqlite::Error| StoreError::Failed(format!("migration {name} failed: {error}"));
         let tx = db.transaction().map_err(failed)?;
         tx.execute_batch(text).map_err(failed)?;
@@ -292,6 +357,28 @@ fn migrate(db: &mut Db) -> Stored {
         tx.commit().map_err(failed)?;
     }
     Ok(())
+}
+
+/// How many migrations a database has. A newer schema than this program knows is refused.
+fn applied(db: &Db) -> Stored<usize> {
+    let (applied, known): (u32, _) = (db.pragma_query_value(None, "user_version", |row| row.get(0))?, MIGRATIONS.len());
+    match applied as usize {
+        newer if newer > known => Err(StoreError::Failed(format!(
+            "the data has schema {applied} and this program knows {known}: use the newer program"
+        ))),
+        applied => Ok(applied),
+    }
+}
+
+fn refuse_older(db: &Db) -> Stored {
+    let (applied, known) = (applied(db)?, MIGRATIONS.len());
+    if applied == known {
+        return Ok(());
+    }
+    Err(StoreError::Failed(format!(
+        "the data has schema {applied} and this program works with {known}: serve it once with this program, which brings it up \
+         to date, or serve a copy"
+    )))
 }
 
 /// Connections that only read. Each answer is one snapshot.
