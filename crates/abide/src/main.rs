@@ -3,6 +3,7 @@
 mod cli;
 mod demo;
 mod http;
+mod log;
 mod trace;
 
 use std::io::ErrorKind;
@@ -20,7 +21,8 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough, as in `abide contract | head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => cli::Exit::Done.into(),
         Err(error) => {
-            anstream::eprintln!("abide: {error}");
+            log::say(format_args!("abide: {error}"));
+            log::flush();
             cli::Exit::Failed.into()
         }
     }

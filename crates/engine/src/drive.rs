@@ -9,7 +9,7 @@ use abide_core::time::Timestamp;
 
 use crate::carry::{Fatal, Lane};
 use crate::clock::Clock;
-use crate::engine::OnFatal;
+use crate::engine::{OnFatal, end_the_process};
 use crate::queue::{BATCH, BATCH_BYTES, Requests, Taken};
 use crate::request::{Asked, Error};
 use crate::store::sqlite::Sqlite;
@@ -53,7 +53,13 @@ impl Driver {
 
     /// The thread: while one batch is on its way to the disk, the next is decided and grows.
     pub fn work(&self) {
-        while self.turn() {}
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.turn())) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => self.end(&mut self.lock(), &panicked()),
+            }
+        }
         if let Some(mut driven) = self.lock().take() {
             driven.lane.dismiss();
             driven.lane.close();
@@ -101,22 +107,38 @@ impl Driver {
                 return true;
             }
             Ok(Err(fatal)) => fatal,
-            // A bug in the one writer: nothing it holds can be trusted any more.
-            Err(_) => Fatal(CommitError::Unknown(StoreError::Failed("the lane panicked".into()))),
+            Err(_) => panicked(),
         };
-        driven.lane.wake_the_rest();
-        driven.lane.close();
+        self.end(slot, &fatal);
+        false
+    }
+
+    /// Ends the engine, and the process unless `on_fatal` does something else. No panic on the way keeps it from that: an engine
+    /// that is open without its lane would refuse everything for ever.
+    fn end(&self, slot: &mut Option<Driven>, fatal: &Fatal) {
         self.requests.close();
-        (self.on_fatal)(&fatal);
-        *slot = None;
+        if let Some(driven) = slot {
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                driven.lane.wake_the_rest();
+                driven.lane.close();
+            }));
+        }
+        if catch_unwind(AssertUnwindSafe(|| (self.on_fatal)(fatal))).is_err() {
+            end_the_process(fatal);
+        }
+        let _ = catch_unwind(AssertUnwindSafe(|| *slot = None));
         // Nobody heard them, so nothing was done for them.
         self.requests.refuse_all(&Error::ShuttingDown);
-        false
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Driven>> {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A bug in the one writer: nothing it holds can be trusted any more.
+fn panicked() -> Fatal {
+    Fatal(CommitError::Unknown(StoreError::Failed("the lane panicked".into())))
 }
 
 impl Driven {

@@ -1,10 +1,12 @@
 //! The engine as a program uses it: open a directory, register workflows, start runs, run workers. One thread carries all
 //! writes; callers may go away at any time without harming what they asked for.
 
+use std::io::Write as _;
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use abide_core::definition::Definition;
 use abide_core::ids::{Digest, Namespace, RunId, WorkflowId};
@@ -40,7 +42,7 @@ pub type OnFatal = Arc<dyn Fn(&Fatal) + Send + Sync>;
 pub struct Options {
     pub clock: Arc<dyn Clock>,
     pub ids: Ids,
-    /// Must not return control to anybody who would go on; the default ends the process.
+    /// Must not return control to anybody who would go on; the default ends the process, as a panic in here does.
     pub on_fatal: OnFatal,
     /// How long runs stay before they are archived.
     pub retention: Retention,
@@ -63,9 +65,26 @@ impl Default for Options {
     }
 }
 
-/// Whatever was acknowledged is safe; what was not is looked up after a restart.
-fn end_the_process(fatal: &Fatal) {
-    eprintln!("{fatal}");
+/// How long an ending process tries to say why, and how long to end in order.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+const ORDERLY_END: Duration = Duration::from_secs(5);
+
+/// Ends the process with code 70. Whatever was acknowledged is safe; what was not is looked up after a restart. Standard error
+/// may be on the disk that is full, or a pipe that is not read: neither may keep the process alive.
+pub fn end_the_process(fatal: &Fatal) {
+    let (line, (said, hears)) = (format!("{fatal}\n"), std::sync::mpsc::channel());
+    let say = move || {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        let _ = said.send(());
+    };
+    if std::thread::Builder::new().spawn(say).is_ok() {
+        let _ = hears.recv_timeout(LAST_WORDS);
+    }
+    // What other code does at the end of a process may wait, too, for standard output, say.
+    let _ = std::thread::Builder::new().spawn(|| {
+        std::thread::sleep(ORDERLY_END);
+        std::process::abort();
+    });
     std::process::exit(70);
 }
 

@@ -1,6 +1,7 @@
 //! Housekeeping beside the lane: moves old runs to the archive, folds commits into the numbers, forgets what nobody asks
 //! for. It asks the lane like everybody else, and a crash in the middle leaves nothing half done.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -54,21 +55,32 @@ impl Keeper {
         let mut tidied_at = self.clock.now();
         let (mut position, mut memory) = (0, insights::fold::Memory::default());
         while !self.stop.load(Ordering::SeqCst) {
-            let more = self.fold(&mut position, &mut memory).unwrap_or_else(|error| {
-                tracing::warn!(%error, "the numbers are not up to date");
+            let tended = catch_unwind(AssertUnwindSafe(|| self.tend(&mut tidied_at, &mut position, &mut memory)));
+            let more = tended.unwrap_or_else(|_| {
+                tracing::error!("housekeeping panicked, and begins again");
+                (position, memory) = Default::default();
                 false
             });
-            if self.clock.now().since(tidied_at) >= TIDY_EVERY {
-                tidied_at = self.clock.now();
-                if let Err(error) = self.archive() {
-                    tracing::warn!(%error, "old runs were not archived");
-                }
-                if let Err(error) = self.forget() {
-                    tracing::warn!(%error, "old keys and commits were not forgotten");
-                }
-            }
             std::thread::park_timeout(Duration::from_millis(if more { 20 } else { 1_000 }));
         }
+    }
+
+    /// Does what there is to do, and tells whether there is more.
+    fn tend(&self, tidied_at: &mut Timestamp, position: &mut i64, memory: &mut insights::fold::Memory) -> bool {
+        let more = self.fold(position, memory).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the numbers are not up to date");
+            false
+        });
+        if self.clock.now().since(*tidied_at) >= TIDY_EVERY {
+            *tidied_at = self.clock.now();
+            if let Err(error) = self.archive() {
+                tracing::warn!(%error, "old runs were not archived");
+            }
+            if let Err(error) = self.forget() {
+                tracing::warn!(%error, "old keys and commits were not forgotten");
+            }
+        }
+        more
     }
 
     /// Folds some commits after a position; tells whether there are more.

@@ -31,7 +31,7 @@ mod worker;
 
 pub use abide_core::run::command::Fault;
 pub use callback::{Delivered, Taken};
-pub use engine::{Engine, Options};
+pub use engine::{Engine, OnFatal, Options, end_the_process};
 pub use reads::{Filter, Page, ReadError};
 pub use request::{Answer, Error, LeasedTask, NewRun, Request, Told, What};
 pub use worker::{Done, Stop, Work, Worker};

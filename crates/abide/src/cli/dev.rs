@@ -25,7 +25,7 @@ pub struct Dev {
 
 impl Dev {
     pub fn run(mut self) -> io::Result<Exit> {
-        self.network.log("warn");
+        self.network.log("warn")?;
         // What is tried out on this machine is called on this machine.
         self.network.allow_target.extend(["127.0.0.1", "::1", "localhost"].map(Into::into));
         block_on(async {

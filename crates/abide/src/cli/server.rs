@@ -10,11 +10,11 @@ use abide_core::contract::RunState;
 use abide_core::definition::parse_duration;
 use abide_engine::archive::Retention;
 use abide_engine::push::{Allow, Push, PushOptions, Secrets, SigningSecret};
-use abide_engine::{Engine, Options, Stop};
+use abide_engine::{Engine, OnFatal, Options, Stop, end_the_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::http::{Api, Server, Settings, serve};
-use crate::trace;
+use crate::{log, trace};
 
 /// Where the data is.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,7 +33,11 @@ pub struct Store {
 impl Store {
     pub fn open(&self) -> io::Result<Engine> {
         let retention = self.retain.clone().unwrap_or_default();
-        Engine::open_with(&self.data, Options { retention, ..Options::default() }).map_err(io::Error::other)
+        let on_fatal: OnFatal = Arc::new(|fatal| {
+            log::flush();
+            end_the_process(fatal);
+        });
+        Engine::open_with(&self.data, Options { retention, on_fatal, ..Options::default() }).map_err(io::Error::other)
     }
 }
 
@@ -146,15 +150,18 @@ impl Network {
 
     /// What happens goes to standard error: one line each, or one JSON object each. `level` is what is written unless
     /// ABIDE_LOG says otherwise.
-    pub fn log(&self, level: &str) {
+    pub fn log(&self, level: &str) -> io::Result<()> {
         use tracing_subscriber::EnvFilter;
+        let log = log::start()?;
         let filter = EnvFilter::try_from_env("ABIDE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-        let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+        let builder =
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || log.clone()).with_target(false);
         // A logger that is there already is as good.
         let _ = match self.log_format.as_str() {
             "json" => builder.json().try_init(),
             _ => builder.with_ansi(false).try_init(),
         };
+        Ok(())
     }
 }
 
@@ -172,6 +179,7 @@ impl Prepared {
         engine.shutdown().await;
         let _ = tokio::time::timeout(std::time::Duration::from_secs(5), pushing).await;
         let _ = tokio::time::timeout(std::time::Duration::from_secs(2), tracing).await;
+        log::flush();
         Ok(())
     }
 }

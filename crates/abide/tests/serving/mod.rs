@@ -45,14 +45,13 @@ impl Server {
 
     /// The same with arguments of its own; a folder that they name wins.
     pub fn start_with(command: &str, data: &Path, arguments: &[&str]) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_abide"))
-            .arg(command)
-            .args(arguments)
-            .env("ABIDE_DATA", data)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
+        let mut program = Command::new(env!("CARGO_BIN_EXE_abide"));
+        Server::spawn(program.arg(command).args(arguments).env("ABIDE_DATA", data).stderr(Stdio::null()))
+    }
+
+    /// Any command that becomes a server.
+    pub fn spawn(command: &mut Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
         said.read_line(&mut line).expect("it speaks");
@@ -96,6 +95,11 @@ impl Server {
 
     pub fn state(&self, run_id: &str) -> String {
         self.get(&format!("/v1/runs/{run_id}"))["state"].as_str().expect("a state").into()
+    }
+
+    /// Whether it has ended, and how.
+    pub fn has_ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.process.0.try_wait().expect("a process")
     }
 
     /// SIGTERM; how it ended.

@@ -59,6 +59,26 @@ fn f39_a_failed_sync_at_a_commit_ends_the_process_and_everything_converges() {
     }
 }
 
+/// F39, F14: nobody hears why, and it ends all the same.
+#[test]
+fn f39_an_engine_that_cannot_say_why_it_ends_ends() {
+    let (full, without_reader) = (std::fs::OpenOptions::new().write(true).open("/dev/full"), std::io::pipe());
+    let (full, (reader, without_reader)) = (full.expect("Linux has one"), without_reader.expect("a pipe"));
+    drop(reader);
+    for stderr in [std::os::fd::OwnedFd::from(full), without_reader.into()] {
+        let faults = [("ABIDE_SHIM", "wal-sync-eio:9"), ("ABIDE_FAILPOINT", "after_events:9:panic")];
+        for (fault, value) in faults {
+            let directory = Directory::new("mute");
+            prepare(&directory.data());
+            let settings = [("LD_PRELOAD", shim()), (fault, value)];
+            let stderr = stderr.try_clone().expect("the same file");
+            let (said, code, _) = ends(Process::start_saying("start", &directory.data(), &settings, stderr));
+            assert_eq!(code, Some(70), "{fault}: {said:?}");
+            converges(&directory.data(), &said, &[]);
+        }
+    }
+}
+
 /// F40: a sync that fails at a checkpoint ends the process too: what the disk says cannot be trusted any more.
 #[test]
 fn f40_a_failed_sync_at_a_checkpoint_ends_the_process_and_nothing_is_lost() {

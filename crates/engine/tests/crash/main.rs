@@ -70,6 +70,11 @@ pub struct Process {
 
 impl Process {
     pub fn start(role: &str, data: &Path, settings: &[(&str, &str)]) -> Process {
+        Process::start_saying(role, data, settings, Stdio::null())
+    }
+
+    /// The same with a standard error of its own.
+    pub fn start_saying(role: &str, data: &Path, settings: &[(&str, &str)], stderr: impl Into<Stdio>) -> Process {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);
         command
@@ -80,7 +85,7 @@ impl Process {
             .env_remove("ABIDE_FAILPOINT")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stderr(stderr);
         for (name, value) in settings {
             command.env(name, value);
         }
