@@ -9,7 +9,7 @@ import { chromium } from "playwright-core";
 const PROGRAM = process.env.ABIDE_PROGRAM ?? new URL("../../target/debug/abide", import.meta.url).pathname;
 const BROWSER = process.env.ABIDE_CHROMIUM ?? "/usr/bin/chromium";
 /** Longer than anything takes on a busy machine; nothing waits for it when all is well. */
-export const PATIENCE = 15_000;
+export const PATIENCE = 60_000;
 
 /**
  * Waits until something is so.

@@ -396,7 +396,7 @@ test("eight tabs stay live with one stream, and the next tab takes over", async 
   await many.close();
 });
 
-test("a server that goes away is said, and what was missed is there when it is back", { timeout: 90_000 }, async () => {
+test("a server that goes away is said, and what was missed is there when it is back", { timeout: 300_000 }, async () => {
   const own = await Server.begin();
   await own.apply("bell", WORKFLOWS.bell);
   const { run_id: id } = await own.run("bell");

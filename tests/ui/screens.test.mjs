@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gate, staged, visit } from "./guard.mjs";
+import { until } from "./lib.mjs";
 
 const held = staged();
 
@@ -76,7 +77,7 @@ test("insights are plots with their numbers as tables, by workflow and by tool",
   await held.server.report(await held.server.claim("w", ["shaky.work"]), "complete", {});
   await held.server.report(await held.server.claim("w", ["calm.work"]), "complete", { warnings: ["nearly"] });
   await held.server.in(run, "completed_with_warnings");
-  for (let turn = 0; turn < 100 && (await held.server.get("/v1/insights?workflow=shaky")).completed_with_warnings_rate !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  await until(async () => (await held.server.get("/v1/insights?workflow=shaky")).completed_with_warnings_rate === 1, "the warning is counted");
   const page = await held.browser.newPage();
   await visit(page, `${held.server.url}/insights?workflow=shaky`);
   await page.waitForSelector(".tiles");
@@ -109,7 +110,7 @@ test("insights are plots with their numbers as tables, by workflow and by tool",
 test("what was never tried again has no rate of retries that helped", async () => {
   await held.server.upload("workflow: tame\nsteps:\n  - { id: s, task: tame.work }\n");
   await held.server.post("/v1/runs", { workflow: "tame" });
-  for (let turn = 0; turn < 100 && (await held.server.get("/v1/insights?workflow=tame")).runs !== 1; turn += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+  await until(async () => (await held.server.get("/v1/insights?workflow=tame")).runs === 1, "the run is counted");
   const page = await held.browser.newPage();
   await visit(page, `${held.server.url}/insights?workflow=tame`);
   await page.waitForSelector(".tiles");

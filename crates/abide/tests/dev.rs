@@ -32,7 +32,7 @@ fn every_state_is_there_in_seconds_and_a_restart_starts_nothing_new() {
     let data = folder("dev");
     let server = Server::start("dev", &data);
     let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    eventually(Duration::from_secs(60), "every state is seen", || {
+    eventually(Duration::from_secs(120), "every state is seen", || {
         for run in runs(&server) {
             let text = |name: &str| run[name].as_str().unwrap_or_default().to_owned();
             seen.entry(text("run_id")).or_default().insert(text("state"));
@@ -66,7 +66,7 @@ fn every_state_is_there_in_seconds_and_a_restart_starts_nothing_new() {
         ("run_demo-crawl", "succeeded"),
         ("run_demo-album", "completed_with_warnings"),
     ];
-    eventually(Duration::from_secs(60), "everything that was answered ends", || {
+    eventually(Duration::from_secs(120), "everything that was answered ends", || {
         let open = |(id, end): &&(&str, &str)| server.state(id) != *end;
         let open: Vec<_> = ends.iter().filter(open).map(|(id, _)| (*id, server.state(id))).collect();
         if open.is_empty() { Ok(()) } else { Err(open) }

@@ -108,7 +108,7 @@ fn play(page: &str, server: &Server, replaced: &[(&str, &str)]) -> Vec<(String, 
 }
 
 fn until(server: &Server, run: &str, state: &str) {
-    eventually(Duration::from_secs(60), &format!("{run} is {state}"), || match server.state(run) {
+    eventually(Duration::from_secs(120), &format!("{run} is {state}"), || match server.state(run) {
         now if now == state => Ok(()),
         now => Err(now),
     });

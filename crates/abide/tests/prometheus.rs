@@ -34,7 +34,7 @@ fn the_alert_rules_are_sound_and_fire_when_they_should() {
 fn metrics_of_a_busy_server_are_read_and_every_alert_speaks_of_one() {
     let server = Server::start("dev", &folder("prometheus"));
     let measured = || server.ask("GET", "/metrics", "", "").1;
-    eventually(Duration::from_secs(30), "something has stalled", || {
+    eventually(Duration::from_secs(120), "something has stalled", || {
         let text = measured();
         if text.contains("abide_runs{namespace=\"default\",state=\"stalled\"} 1") { Ok(()) } else { Err(text) }
     });

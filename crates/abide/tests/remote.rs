@@ -72,7 +72,7 @@ impl World {
     }
 
     fn until(&self, run_id: &str, state: &str) {
-        for _ in 0..1000 {
+        for _ in 0..6_000 {
             if self.json(&["show", run_id])["state"] == state {
                 return;
             }
@@ -183,7 +183,7 @@ fn a_worker_that_is_told_to_stop_finishes_its_program() {
     world.apply("w.yaml", "workflow: w\nsteps:\n  - { id: a, task: a }\n");
     world.work(&["--handler", "a=touch begun; sleep 0.5; echo 1"]);
     let run = world.start(&["w"]);
-    for _ in 0..500 {
+    for _ in 0..6_000 {
         if world.folder.join("begun").exists() {
             break;
         }

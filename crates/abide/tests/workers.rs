@@ -58,7 +58,7 @@ fn works(program: &str, script: &str) {
         .spawn();
     let _worker = Running(worker.expect("the script runs"));
 
-    let within = Duration::from_secs(30);
+    let within = Duration::from_secs(120);
     for (name, run) in names.iter().zip(&runs) {
         eventually(within, "the run succeeds", || match server.state(run).as_str() {
             "succeeded" => Ok(()),

@@ -1,6 +1,6 @@
 //! What is not as it must be: exact status and code for each row of the matrix, and nothing changes.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -275,9 +275,10 @@ fn headers_that_never_end_are_cut_off() {
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: loc").expect("bytes");
     let began = std::time::Instant::now();
     let mut rest = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut stream, &mut rest);
+    let read = std::io::Read::read_to_end(&mut stream, &mut rest).map_err(|error| error.kind());
     let took = began.elapsed();
-    assert!(took > Duration::from_secs(8) && took < Duration::from_secs(15), "{took:?}");
+    assert!(!matches!(read, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)), "it is open after {took:?}");
+    assert!(took > Duration::from_secs(8), "{took:?}");
     // Others were not kept waiting.
     assert_eq!(stage.get("/healthz").status, 200);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, eventually};
 
 const COPY: &str = "workflow: copy
 sensitive: [/card]
@@ -54,11 +54,8 @@ fn every_open_run_is_counted_once_where_it_waits() {
     let counts = || stage.get("/v1/runs/counts?by=root_cause").json()["counts"].clone();
     // The parent counts where its child waits; what has ended waits for nothing.
     let expected = json!({ "approval_required": 3, "queued": 2, "compensating": 1 });
-    let reached = (0..100).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        counts() == expected
-    });
-    assert!(reached, "{}", counts());
+    let reached = eventually(|| (counts() == expected).then_some(()));
+    assert!(reached.is_some(), "{}", counts());
 }
 
 #[test]

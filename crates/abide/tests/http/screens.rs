@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, eventually};
 
 const ORDER: &str = "workflow: order
 steps:
@@ -118,11 +118,8 @@ fn a_queue_tells_which_handler_nobody_offers_and_a_worker_what_it_holds() {
 
 /// The numbers of one workflow as soon as they are `so`: they are folded from the log in the background.
 fn numbers(stage: &Stage, workflow: &str, so: impl Fn(&Value) -> bool) -> Value {
-    let told = (0..200).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        Some(stage.get("/v1/insights?by=workflow").json()["workflows"][workflow].clone()).filter(&so)
-    });
-    told.expect("the numbers come")
+    let told = || Some(stage.get("/v1/insights?by=workflow").json()["workflows"][workflow].clone()).filter(&so);
+    eventually(told).expect("the numbers come")
 }
 
 #[test]

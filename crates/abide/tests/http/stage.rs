@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+/// What takes longer hangs, on a busy machine, too.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 static STAGES: AtomicUsize = AtomicUsize::new(0);
 
 pub struct Stage {
@@ -90,7 +93,7 @@ impl Stage {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the server listens");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream
     }
 
@@ -150,9 +153,12 @@ impl Stage {
     /// The next task of the default queue.
     pub fn claim(&self, worker: &str) -> Value {
         let asked = json!({ "worker": worker, "queues": ["default"], "wait_ms": 10_000 });
-        let heard = self.post("/v1/tasks/claim", asked);
-        assert_eq!(heard.status, 200, "{}", heard.text());
-        heard.json()["tasks"][0].clone()
+        let claim = |_| {
+            let heard = self.post("/v1/tasks/claim", asked.clone());
+            assert!([200, 204].contains(&heard.status), "{}", heard.text());
+            (heard.status == 200).then(|| heard.json()["tasks"][0].clone())
+        };
+        (0..12).find_map(claim).expect("a task")
     }
 
     pub fn report(&self, task: &Value, what: &str, mut said: Value) -> Heard {
@@ -166,15 +172,31 @@ impl Stage {
 
     /// Waits until a run is in a state.
     pub fn until(&self, run: &str, state: &str) -> Value {
-        for _ in 0..400 {
-            let record = self.get(&format!("/v1/runs/{run}")).json();
-            if record["state"] == state {
-                return record;
-            }
-            std::thread::sleep(Duration::from_millis(25));
-        }
-        panic!("{run} is {} and not {state}", self.state(run));
+        let reached = || Some(self.get(&format!("/v1/runs/{run}")).json()).filter(|record| record["state"] == state);
+        eventually(reached).unwrap_or_else(|| panic!("{run} is {} and not {state}", self.state(run)))
     }
+
+    /// Waits until the log of a run has an event.
+    pub fn until_event(&self, run: &str, kind: &str) {
+        let there = || {
+            let events = self.get(&format!("/v1/runs/{run}/events")).json();
+            let mut events = events["events"].as_array()?.iter();
+            events.any(|event| event["kind"] == kind).then_some(())
+        };
+        eventually(there).unwrap_or_else(|| panic!("{run} has no {kind}"));
+    }
+}
+
+/// What is there at last; nothing after so long that it must hang.
+pub fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    const PAUSE: Duration = Duration::from_millis(25);
+    (0..PATIENCE.as_millis() / PAUSE.as_millis()).find_map(|_| {
+        let found = look();
+        if found.is_none() {
+            std::thread::sleep(PAUSE);
+        }
+        found
+    })
 }
 
 impl Drop for Stage {

@@ -25,12 +25,14 @@ impl Stream {
         Stream(reader)
     }
 
-    /// The next event: its name, its id, what it says. None at the end. That the stream is alive is no news.
+    /// The next event: its name, its id, what it says. None at the end, also in the middle of an event. That the stream is
+    /// alive is no news.
     pub fn next(&mut self) -> Option<(String, String, Value)> {
         let (mut name, mut id) = (String::new(), String::new());
         loop {
             let mut line = String::new();
-            if self.0.read_line(&mut line).ok()? == 0 {
+            self.0.read_line(&mut line).ok()?;
+            if !line.ends_with('\n') {
                 return None;
             }
             if let Some(rest) = line.strip_prefix("event: ") {
@@ -121,6 +123,18 @@ fn an_idle_worker_gets_a_task_within_milliseconds_of_its_issue() {
     let stage = Stage::new();
     stage.apply("workflow: one\nsteps:\n  - { id: a, task: work }\n");
     let stage = &stage;
+    // A task that is there already is the measure: what a machine needs for a claim, it needs for this, too.
+    let mut claims: Vec<Duration> = (0..21)
+        .map(|_| {
+            stage.start("one", json!({}));
+            let began = Instant::now();
+            let task = stage.claim("w");
+            let took = began.elapsed();
+            stage.report(&task, "complete", json!({}));
+            took
+        })
+        .collect();
+    claims.sort();
     let mut waits: Vec<Duration> = (0..21)
         .map(|_| {
             std::thread::scope(|scope| {
@@ -140,5 +154,5 @@ fn an_idle_worker_gets_a_task_within_milliseconds_of_its_issue() {
         })
         .collect();
     waits.sort();
-    assert!(waits[10] < Duration::from_millis(5), "{waits:?}");
+    assert!(waits[10] < claims[10] * 3 + Duration::from_millis(5), "{waits:?}, a claim takes {:?}", claims[10]);
 }

@@ -17,7 +17,7 @@ use abide_engine::request::{Claim, ToRun};
 use abide_engine::{Engine, Error, Filter, Options, What};
 
 use crate::work::{self, Held};
-use crate::{Dice, runtime};
+use crate::{Dice, PATIENCE, runtime};
 
 /// Says something to the parent. It counts when the parent has read it, so it leaves at once.
 pub fn say(text: &str) {
@@ -61,7 +61,7 @@ async fn only_open(data: PathBuf) {
     match Engine::open_with(&data, options()) {
         Ok(_engine) => {
             say("open");
-            tokio::time::sleep(Duration::from_secs(30)).await;
+            tokio::time::sleep(PATIENCE).await;
         }
         Err(error) => {
             say(&format!("refused {error}"));
@@ -96,9 +96,9 @@ async fn start_runs(data: PathBuf) {
     if setting("ABIDE_CRASH_HOARD").is_some() {
         std::thread::spawn(hoard);
     }
-    if let Some(seconds) = number("ABIDE_CRASH_HOLD") {
+    if let Some(beats) = number("ABIDE_CRASH_HOLD") {
         let (engine, held) = (engine.clone(), take_hold(&engine).await);
-        tokio::spawn(async move { hold(&engine, held, seconds as u64).await });
+        tokio::spawn(async move { hold(&engine, held, beats as u64).await });
     }
     let lanes = number("ABIDE_CRASH_LANES").unwrap_or(16);
     let tasks: Vec<_> = (0..lanes)
@@ -180,23 +180,23 @@ fn worker() {
     say(&format!("has {epoch}"));
     let beats = setting("ABIDE_CRASH_BEATS").and_then(|beats| beats.parse().ok()).unwrap_or(0);
     for _ in 0..beats {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(400));
         say(&format!("beat {}", ask("beat")));
     }
     say(&format!("complete {}", ask("complete")));
 }
 
-/// A lease of three seconds.
+/// A lease of six seconds.
 async fn take_hold(engine: &Engine) -> Held {
     work::start_of(engine, "held", "plain").await.expect("a run");
-    let claim = Claim { window: Some(Span::from_secs(3)), ..work::claim("holder", &["a"], 1) };
+    let claim = Claim { window: Some(Span::from_secs(6)), ..work::claim("holder", &["a"], 1) };
     Held::of(&engine.claim(claim).await.expect("a claim").pop().expect("a task"))
 }
 
-/// Holds it for so long, with a heartbeat every second, and completes it.
-async fn hold(engine: &Engine, held: Held, seconds: u64) {
-    for _ in 0..seconds {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+/// Holds it for so many heartbeats, one every two seconds, and completes it.
+async fn hold(engine: &Engine, held: Held, beats: u64) {
+    for _ in 0..beats {
+        tokio::time::sleep(Duration::from_secs(2)).await;
         match held.beat(engine).await {
             Ok(_) => say("beat"),
             Err(error) => return say(&format!("held error {error}")),
@@ -215,7 +215,7 @@ async fn succeed(data: PathBuf) {
             Ok(engine) => {
                 work::register(&engine).await;
                 say("open");
-                tokio::time::sleep(Duration::from_secs(30)).await;
+                tokio::time::sleep(PATIENCE).await;
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }

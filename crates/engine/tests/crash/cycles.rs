@@ -13,7 +13,7 @@ use abide_engine::{Engine, Filter};
 use crate::child::{self, options};
 use crate::ledger::Ledger;
 use crate::work::{self, Held};
-use crate::{Dice, Directory, Process, runtime, store, was_killed};
+use crate::{Dice, Directory, PATIENCE, Process, runtime, store, was_killed};
 
 pub fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
@@ -119,7 +119,7 @@ fn one_cycle(
     if early {
         process.listen(Duration::from_millis(dice.below(60)), &mut heard);
     } else {
-        heard = process.until("open", Duration::from_secs(20));
+        heard = process.until("open", PATIENCE);
         let lives = if armed.is_some() { 1_500 } else { 20 + dice.below(230) };
         killed_itself = process.listen(Duration::from_millis(lives), &mut heard);
     }
@@ -229,7 +229,7 @@ pub fn drain(data: &Path, ledger: &mut Ledger) -> Vec<String> {
         let watch = Stopwatch::start();
         loop {
             let mut open = engine.list(Filter::open(), None, 200).await.expect("a list").runs;
-            if open.is_empty() || watch.elapsed() > Duration::from_secs(60) {
+            if open.is_empty() || watch.elapsed() > PATIENCE {
                 engine.shutdown().await;
                 return open
                     .drain(..)

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::child::options;
 use crate::disk::shim;
 use crate::kills::{acknowledged, healthy, keys, prepare};
-use crate::{Dice, Directory, Process, runtime, store, work};
+use crate::{Dice, Directory, PATIENCE, Process, runtime, store, work};
 
 const WAL_HEADER: usize = 32;
 const FRAME: usize = 24 + 4096;
@@ -50,8 +50,8 @@ impl Killed {
         prepare(&directory.data());
         let process = Process::start("start", &directory.data(), &[]);
         let (mut said, watch) = (Vec::new(), Stopwatch::start());
-        while watch.elapsed() < Duration::from_secs(10) && said.len() < 400 {
-            let Some(line) = process.next(Duration::from_secs(5)) else { break };
+        while watch.elapsed() < PATIENCE && said.len() < 400 {
+            let Some(line) = process.next(PATIENCE) else { break };
             let length = std::fs::metadata(directory.data().join("abide.db-wal")).map_or(0, |file| file.len());
             said.extend(acknowledged(&[line]).into_iter().map(|(key, run)| (key, run, length as usize)));
         }
@@ -219,7 +219,7 @@ fn f42_a_flipped_bit_in_a_wal_that_was_half_copied_is_found() {
     // Pages that are there already change again and again, and a part of them has been copied.
     let settings = [("LD_PRELOAD", shim()), ("ABIDE_SHIM", "db-write-kill:700"), ("ABIDE_CRASH_PAD", "5000")];
     let process = Process::start("start", &directory.data(), &settings);
-    assert!(process.listen(Duration::from_secs(60), &mut Vec::new()), "no checkpoint came");
+    assert!(process.listen(PATIENCE, &mut Vec::new()), "no checkpoint came");
     process.kill();
     let wal = std::fs::read(directory.data().join("abide.db-wal")).expect("the WAL");
     let whole = {
@@ -318,7 +318,7 @@ fn f44_a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
         let watch = Stopwatch::start();
         let mut largest = 0;
         while !reading.is_finished() {
-            assert!(watch.elapsed() < Duration::from_secs(30), "the reader is never cut");
+            assert!(watch.elapsed() < PATIENCE, "the reader is never cut");
             start(0).await;
             largest = largest.max(size(&directory));
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -330,7 +330,7 @@ fn f44_a_reader_that_stays_is_cut_off_and_the_wal_stays_small() {
         largest
     });
     let (cut, after) = reading.join().expect("a reader");
-    assert!(cut && after < Duration::from_secs(20), "cut {cut} after {after:?}");
+    assert!(cut && after < PATIENCE, "cut {cut} after {after:?}");
     let limit = 64 << 20;
     assert!(size(&directory) <= limit + (8 << 20), "{} after {largest}", size(&directory));
     runtime().block_on(engine.shutdown());
@@ -402,23 +402,27 @@ fn f44_no_commit_waits_long_for_a_reader_however_long_the_wal_is() {
         })
     });
     begins.recv().expect("it reads");
-    let (slowest, length) = runtime().block_on(async {
+    let (before, slowest, length) = runtime().block_on(async {
         work::register(&engine).await;
         let pad = format!("{{\"pad\":\"{}\"}}", "x".repeat(1_000_000));
-        let mut slowest = Duration::ZERO;
-        for _ in 0..320 {
+        let (mut before, mut slowest) = (Duration::ZERO, Duration::ZERO);
+        for n in 0..320 {
             let new = abide_engine::NewRun::of("wait", pad.clone(), abide_core::run::command::Actor::user("ben"));
             let watch = Stopwatch::start();
             engine.start_run(new).await.expect("a run");
-            slowest = slowest.max(watch.elapsed());
+            // Up to 256 MiB no reader is waited for: these commits tell how slow the disk is.
+            let slow = if n < 200 { &mut before } else { &mut slowest };
+            *slow = watch.elapsed().max(*slow);
         }
         let length = std::fs::metadata(directory.data().join("abide.db-wal")).expect("a WAL").len();
         let_go.send(()).expect("it still reads");
-        (slowest, length)
+        (before, slowest, length)
     });
     reading.join().expect("no panic").expect("it was read to the end");
     assert!(length > 300 << 20, "the WAL did not grow: {length}");
-    assert!(slowest < Duration::from_secs(2), "a commit took {slowest:?}");
+    // A reader would be waited for as long as a foreign writer, for five seconds, were there no shorter time for it.
+    let most = before + Duration::from_secs(4);
+    assert!(slowest < most, "a commit took {slowest:?}, and {before:?} while no reader was waited for");
     runtime().block_on(engine.shutdown());
 }
 
@@ -446,7 +450,8 @@ fn f45_a_foreign_writer_makes_requests_wait_and_then_fail() {
         for asked in asks {
             assert_eq!(asked.await.expect("a task").expect_err("nobody can write").code(), "overloaded");
         }
-        assert!(watch.elapsed() < Duration::from_secs(20), "it took {:?}", watch.elapsed());
+        // Together: one after the other they would take 250 seconds.
+        assert!(watch.elapsed() < PATIENCE, "it took {:?}", watch.elapsed());
         foreign.execute_batch("rollback").expect("let go");
         let told = work::start_of(&engine, "k0", "plain").await.expect("work goes on");
         assert!(!told.replayed, "it was refused before, so nothing was written");

@@ -16,7 +16,7 @@ use rusqlite::{Connection, params};
 
 use crate::child::options;
 use crate::ledger::Ledger;
-use crate::{Dice, Directory, Process, cycles, runtime, store, was_killed, work};
+use crate::{Dice, Directory, PATIENCE, Process, cycles, runtime, store, was_killed, work};
 
 /// Makes the directory, with all workflows in it.
 pub fn prepare(data: &Path) {
@@ -260,7 +260,7 @@ fn f7_a_migration_that_was_interrupted_is_made_again_and_every_event_stays() {
     let directory = Directory::new("migrations");
     let process = Process::start("load", &directory.data(), &[]);
     for _ in 0..200 {
-        process.until("ack start", Duration::from_secs(20));
+        process.until("ack start", PATIENCE);
     }
     process.kill();
     // Of that load nobody knows how much is archived by now; these stay, because nobody works.
@@ -276,7 +276,7 @@ fn f7_a_migration_that_was_interrupted_is_made_again_and_every_event_stays() {
         crate::files::copy(&old, &place);
         let failpoint = format!("in_migration:{n}");
         let process = Process::start("open", &place, &[("ABIDE_FAILPOINT", &failpoint)]);
-        let said = process.until("open", Duration::from_secs(20));
+        let said = process.until("open", PATIENCE);
         process.kill();
         if said.iter().any(|line| line == "open") {
             // There are no more of them.
@@ -327,11 +327,16 @@ fn f8_engines_that_die_during_recovery_do_not_cost_attempts() {
     let mut dice = Dice::new(8);
     let points = [Point::AfterEvents, Point::AfterRows, Point::BeforeCommit, Point::AfterCommit, Point::BeforeAnswer];
     let mut killed = 0;
-    for n in 0..20 {
+    for n in 0..200 {
+        if n >= 20 && killed >= 10 {
+            break;
+        }
         let point = points[n % points.len()];
         let times = 1 + if point == Point::AfterEvents { dice.below(200) } else { dice.below(2) };
         let failpoint = format!("{}:{times}", point.name());
         let process = Process::start("open", &directory.data(), &[("ABIDE_FAILPOINT", &failpoint)]);
+        // The sweep comes with the opening.
+        process.until("open", PATIENCE);
         killed += u32::from(process.listen(Duration::from_millis(700), &mut Vec::new()));
         process.kill();
     }
@@ -340,7 +345,7 @@ fn f8_engines_that_die_during_recovery_do_not_cost_attempts() {
     runtime().block_on(async {
         let watch = Stopwatch::start();
         while engine.counts(None).await.expect("counts").get(&RunState::Queued) != Some(&(RUNS as u64)) {
-            assert!(watch.elapsed() < Duration::from_secs(20), "{:?}", engine.counts(None).await);
+            assert!(watch.elapsed() < PATIENCE, "{:?}", engine.counts(None).await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         engine.shutdown().await;
@@ -370,7 +375,7 @@ fn f10_a_run_is_archived_or_not_whenever_the_engine_dies() {
         let settings = [("ABIDE_FAILPOINT", *failpoint), ("ABIDE_CRASH_CYCLE", &cycle)];
         let process = Process::start("load", &directory.data(), &settings);
         let mut said = Vec::new();
-        assert!(process.listen(Duration::from_secs(10), &mut said), "{failpoint} was not reached");
+        assert!(process.listen(PATIENCE, &mut said), "{failpoint} was not reached");
         process.kill();
         let runs = store::runs(&directory.data());
         for run in acknowledged(&said).values() {
@@ -381,7 +386,7 @@ fn f10_a_run_is_archived_or_not_whenever_the_engine_dies() {
     // What they died of did not come in the way of who lives.
     let process = Process::start("load", &directory.data(), &[("ABIDE_CRASH_CYCLE", "9")]);
     let watch = Stopwatch::start();
-    while archived() == 0 && watch.elapsed() < Duration::from_secs(20) {
+    while archived() == 0 && watch.elapsed() < PATIENCE {
         process.listen(Duration::from_millis(100), &mut Vec::new());
     }
     process.kill();
@@ -395,11 +400,11 @@ fn f11_a_graceful_stop_loses_nothing_and_lets_its_successor_in() {
     let directory = Directory::new("stop");
     prepare(&directory.data());
     let first = Process::start("start", &directory.data(), &[("ABIDE_CRASH_STOP_AFTER_MS", "400")]);
-    first.until("open", Duration::from_secs(10));
+    first.until("open", PATIENCE);
     let successor = Process::start("successor", &directory.data(), &[]);
     let (status, said) = first.end();
     assert!(status.success(), "{said:?}");
-    let said_in_time = successor.until("open", Duration::from_secs(5));
+    let said_in_time = successor.until("open", PATIENCE);
     assert!(said_in_time.iter().any(|line| line == "open"), "the successor is not served: {said_in_time:?}");
     successor.kill();
     let (stored, said_yes) = (keys(&directory.data()), acknowledged(&said));
@@ -455,11 +460,11 @@ fn f12_a_second_engine_ends_with_a_reason() {
     let directory = Directory::new("second");
     prepare(&directory.data());
     let first = Process::start("start", &directory.data(), &[]);
-    first.until("ack", Duration::from_secs(10));
+    first.until("ack", PATIENCE);
     let (status, said) = Process::start("open", &directory.data(), &[]).end();
     assert!(!status.success());
     assert!(said[0].starts_with("refused another process uses"), "{said:?}");
-    assert!(first.next(Duration::from_secs(5)).is_some());
+    assert!(first.next(PATIENCE).is_some());
     let said = acknowledged(&first.kill());
     let stored = keys(&directory.data());
     assert!(said.keys().all(|key| stored.contains_key(key)));
@@ -526,12 +531,12 @@ fn f13_an_engine_that_runs_out_of_memory_loses_nothing() {
     match &memory {
         Ok(memory) => {
             memory.take_in(process.id());
-            assert!(process.listen(Duration::from_secs(30), &mut said), "nobody killed it");
+            assert!(process.listen(PATIENCE, &mut said), "nobody killed it");
         }
         Err(why) => {
             let seed = u64::from(process.id());
             eprintln!("killed by hand (seed {seed}), because no group with little memory can be made: {why}");
-            said = process.until("ack", Duration::from_secs(20));
+            said = process.until("ack", PATIENCE);
             let lives = Duration::from_millis(200 + Dice::new(seed).below(1_000));
             assert!(!process.listen(lives, &mut said), "it ended by itself");
             process.signal("-KILL");
@@ -552,7 +557,7 @@ fn f14_a_panic_in_the_lane_ends_the_process() {
     let settings = [("ABIDE_FAILPOINT", "after_events:40:panic")];
     let process = Process::start("start", &directory.data(), &settings);
     let mut said = Vec::new();
-    assert!(process.listen(Duration::from_secs(20), &mut said), "it lives on after a panic");
+    assert!(process.listen(PATIENCE, &mut said), "it lives on after a panic");
     let (status, _) = process.end();
     assert_eq!(status.code(), Some(70), "{said:?}");
     converges(&directory.data(), &said, &[]);
@@ -590,7 +595,7 @@ fn a_worker_drains_what_crashed_engines_left() {
     let directory = Directory::new("drain");
     for prefix in ["a", "b", "c"] {
         let process = Process::start("start", &directory.data(), &[("ABIDE_CRASH_PREFIX", prefix)]);
-        process.until("ack", Duration::from_secs(10));
+        process.until("ack", PATIENCE);
         process.listen(Duration::from_millis(150), &mut Vec::new());
         process.kill();
     }
@@ -602,7 +607,7 @@ fn a_worker_drains_what_crashed_engines_left() {
         let working = tokio::spawn(worker.run());
         let watch = Stopwatch::start();
         while !engine.list(Filter::open(), None, 1).await.expect("a list").runs.is_empty() {
-            assert!(watch.elapsed() < Duration::from_secs(30), "stranded");
+            assert!(watch.elapsed() < PATIENCE, "stranded");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         stop.now();

@@ -24,6 +24,11 @@ use std::time::Duration;
 
 use abide_engine::clock::Stopwatch;
 
+/// Longer than anything takes on a busy machine: what takes longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// What takes a second on an idle machine may take so long on one that is ten times slower.
+pub const A_SECOND_ELSEWHERE: Duration = Duration::from_secs(10);
+
 /// Not a test of its own: this is what a child process executes.
 #[test]
 fn child_process() {

@@ -12,7 +12,7 @@ use crate::cycles::{self, setting};
 use crate::disk::shim;
 use crate::kills::prepare;
 use crate::ledger::Ledger;
-use crate::{Dice, Directory, Process};
+use crate::{Dice, Directory, PATIENCE, Process};
 
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
@@ -219,7 +219,7 @@ fn f41_a_power_cut_at_any_instant_loses_nothing_that_was_acknowledged() {
         let settings = [("LD_PRELOAD", shim()), ("ABIDE_SHIM_LOG", &*path), ("ABIDE_CRASH_PAD", "50000")];
         let process = Process::start("load", &data, &settings);
         let (watch, long) = (Stopwatch::start(), || std::fs::metadata(&*path).map_or(0, |log| log.len()) >= LOG_BYTES);
-        while !long() && watch.elapsed() < Duration::from_secs(60) {
+        while !long() && watch.elapsed() < PATIENCE {
             assert!(!process.listen(Duration::from_millis(20), &mut Vec::new()), "it ended by itself");
         }
         process.kill();

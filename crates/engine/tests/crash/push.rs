@@ -12,9 +12,7 @@ use abide_engine::Engine;
 
 use crate::files::copy;
 use crate::kills::healthy;
-use crate::{Directory, Process, runtime, store, work};
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{Directory, PATIENCE, Process, runtime, store, work};
 
 /// When the engine dies that sent the first request.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -227,7 +227,7 @@ async fn what_nobody_asks_for_is_forgotten_also_when_nothing_is_archived() {
              + (select count(*) from workers where last_poll_at < ?1)";
     let left = || db.query_row(left, [now.micros()], |row| row.get::<_, i64>(0)).expect("a number");
     assert!(left() > 2_500);
-    for _ in 0..1_000 {
+    for _ in 0..12_000 {
         if left() == 0 {
             break;
         }

@@ -200,7 +200,7 @@ async fn a_claim_that_is_repeated_gets_the_same_lease() {
     world.engine.complete(&first[0], "w1", None).await.expect("completed");
     world.start(IDEMPOTENT).await;
     let waiting = abide_engine::request::Claim { until: Some(BEGAN + Span::from_secs(3_600)), ..asked() };
-    let answer = tokio::time::timeout(Duration::from_secs(10), world.engine.claim(waiting)).await;
+    let answer = tokio::time::timeout(Duration::from_secs(120), world.engine.claim(waiting)).await;
     assert!(answer.expect("an answer").expect("a claim").is_empty(), "never others");
 }
 
@@ -217,7 +217,7 @@ async fn a_waiting_worker_gets_a_task_when_it_is_issued() {
     };
     tokio::time::sleep(Duration::from_millis(50)).await;
     engine.start("safe", json!({})).await.expect("a run");
-    let tasks = tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("soon").expect("a claimer");
+    let tasks = tokio::time::timeout(Duration::from_secs(120), waiting).await.expect("an answer").expect("a claimer");
     assert_eq!(tasks.expect("tasks").len(), 1);
 }
 

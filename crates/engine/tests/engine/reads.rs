@@ -232,7 +232,7 @@ async fn the_numbers_are_folded_in_the_background() {
     engine.decide(&run, "ana", true).await.expect("approved");
     work(&engine, "ship").await;
     let mut insights = engine.insights(None).await.expect("numbers");
-    for _ in 0..200 {
+    for _ in 0..2_400 {
         if insights.time_in_state.get("waiting_on_approval").is_some_and(|times| times.count == 1) {
             break;
         }

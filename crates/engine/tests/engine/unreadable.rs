@@ -236,7 +236,7 @@ async fn an_idempotency_key_that_looks_like_a_claim_stops_nobody() {
     engine.ask(request).await.expect("a run");
     let mut named = claim("w", &["work"], 1);
     named.claim_id = Some("c1".into());
-    let claimed = tokio::time::timeout(Duration::from_secs(10), engine.claim(named)).await.expect("it is answered");
+    let claimed = tokio::time::timeout(Duration::from_secs(120), engine.claim(named)).await.expect("it is answered");
     assert_eq!(claimed.expect("a claim").len(), 1);
     start(&engine, "work").await;
 }

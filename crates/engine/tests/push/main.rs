@@ -41,7 +41,7 @@ impl World {
 
     pub fn options(&self) -> PushOptions {
         let public_url = Some("https://abide.example".to_owned());
-        let (allow, lease) = (vec![format!("127.0.0.1:{}", self.stub.port)], Span::from_millis(600));
+        let (allow, lease) = (vec![format!("127.0.0.1:{}", self.stub.port)], Span::from_secs(2));
         PushOptions { allow, public_url, lease, ..PushOptions::default() }
     }
 
@@ -68,7 +68,7 @@ impl World {
 
     pub async fn until(&self, run: &RunId, state: RunState) -> Record {
         let mut record = self.engine.run(run).await.expect("a record");
-        for _ in 0..1_000 {
+        for _ in 0..12_000 {
             if record.state == state {
                 return record;
             }
@@ -90,7 +90,7 @@ impl World {
 
     /// The first failure of a task: its class and code.
     pub async fn failure(&self, run: &RunId) -> Value {
-        for _ in 0..1_000 {
+        for _ in 0..12_000 {
             let events = self.engine.events(run, 0, 500).await.expect("events");
             if let Some(failed) = events.iter().find(|event| event.kind == "task.failed") {
                 let payload: Value = serde_json::from_str(failed.payload.get()).expect("JSON");

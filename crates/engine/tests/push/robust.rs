@@ -85,7 +85,7 @@ async fn heartbeats_keep_a_slow_request_alive() {
     let _push = world.push(world.options());
     let run = world.start(PUT).await;
     world.stub.saw(1).await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
     world.stub.go();
     world.until(&run, RunState::Succeeded).await;
     assert_eq!(world.stub.seen().len(), 1);
@@ -147,6 +147,8 @@ async fn one_executor_serves_every_namespace() {
     }
     // Nobody is told that no worker listens.
     push.abort();
+    // Until it is gone, it might still claim.
+    let _ = push.await;
     let listening = world.start_in(&world.engine.in_namespace("late"), PUT).await;
     let record = world.engine.in_namespace("late").run(&listening).await.expect("a record");
     assert!(record.blocking_reason.is_none(), "{:?}", record.blocking_reason);

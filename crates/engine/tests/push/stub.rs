@@ -85,7 +85,7 @@ impl Stub {
 
     /// Waits until so many requests came.
     pub async fn saw(&self, count: usize) -> Vec<Seen> {
-        for _ in 0..1_000 {
+        for _ in 0..12_000 {
             if self.seen().len() >= count {
                 return self.seen();
             }
