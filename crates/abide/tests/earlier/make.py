@@ -16,7 +16,7 @@ DOCUMENTS = {
     "sleep": "steps: [ { id: a, sleep: 2s }, { id: b, sleep: 2s } ]",
     "parent": "steps: [ { id: kid, child: signal } ]",
     "held": "steps: [ { id: a, task: t, lease: 1s, recovery: { lost: hold } } ]",
-    "external": "steps: [ { id: pay, task: t, effect: external, reconcile: find, lease: 1s }, { id: b, task: t } ]",
+    "external": "defaults: { lease: 2s }\nsteps: [ { id: pay, task: t, effect: external, reconcile: find, lease: 1s }, { id: b, task: t } ]",
     "unknown": "steps: [ { id: pay, task: t, effect: external, lease: 1s } ]",
     "retried": "steps: [ { id: a, task: t, " + RETRY + " } ]",
     "saga": "saga: true\nsteps: [ { id: a, task: t, compensate: undo }, { id: b, task: t } ]",
