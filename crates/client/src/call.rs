@@ -98,7 +98,8 @@ impl Call {
         self
     }
 
-    /// The same key again means the same request: it is done once. Without one, every call gets its own.
+    /// The same key again means the same request: it is done once. It has 1 to 255 printable ASCII characters. Without one,
+    /// every call gets its own.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Call {
         self.key = Some(key.into());
         self

@@ -25,7 +25,7 @@ use crate::hub::{Committed, Hub, Position};
 use crate::ids::Ids;
 use crate::listeners::Listeners;
 use crate::reply::Together;
-use crate::request::{Answer, Asked, Error, KeptAnswer, Request, Tidy, ToRun, Told, What};
+use crate::request::{Answer, Asked, Error, Idempotency, KeptAnswer, Request, Tidy, ToRun, Told, What};
 use crate::store::behind::{Behind, Failed, Then};
 use crate::store::{
     ArchiveWrite, CommitError, ConnectionWrite, Kept, Posted, RunKey, RunNo, Store, StoreError, Stored, Touched, Writes,
@@ -544,7 +544,7 @@ impl<S: Store> Lane<S> {
     /// One request. An `Err` inside is its caller's; an `Err` outside is the store's.
     fn answer(&mut self, batch: &mut Batch, request: &Request) -> Stored<Result<Answer, Error>> {
         if let Some(idempotency) = &request.idempotency
-            && let Some(kept) = self.kept(batch, &request.namespace, &idempotency.key)?
+            && let Some(kept) = self.kept_for(batch, &request.namespace, idempotency)?
         {
             return match kept.digest == idempotency.digest {
                 true => self.answer_again(batch, &request.namespace, &kept),
@@ -581,6 +581,18 @@ impl<S: Store> Lane<S> {
             batch.keep(namespace, &idempotency.key, kept);
         }
         Ok(Ok(answer))
+    }
+
+    /// What is kept for a request, also where an earlier build kept the answer to the very same one.
+    fn kept_for(&mut self, batch: &Batch, namespace: &Namespace, asked: &Idempotency) -> Stored<Option<Kept>> {
+        let kept = self.kept(batch, namespace, &asked.key)?;
+        match &asked.former_key {
+            Some(former) if kept.is_none() => {
+                let former = self.kept(batch, namespace, former)?;
+                Ok(former.filter(|former| former.digest == asked.digest))
+            }
+            _ => Ok(kept),
+        }
     }
 
     fn kept(&mut self, batch: &Batch, namespace: &Namespace, key: &str) -> Stored<Option<Kept>> {

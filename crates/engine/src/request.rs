@@ -29,6 +29,23 @@ pub struct Idempotency {
     pub key: String,
     /// Of everything that was asked.
     pub digest: Digest,
+    /// Where earlier builds kept the answer to the same request. Another request there does not count.
+    pub former_key: Option<String>,
+}
+
+impl Idempotency {
+    pub fn new(key: impl Into<String>, digest: Digest) -> Idempotency {
+        Idempotency { key: key.into(), digest, former_key: None }
+    }
+
+    /// The same for one part of a request that takes many.
+    #[must_use]
+    pub fn of_part(&self, part: &str) -> Idempotency {
+        // No caller can send a key with a line feed in it.
+        let of_part = |key: &String| format!("{key}\n{part}");
+        let former_key = self.former_key.as_ref().map(of_part);
+        Idempotency { key: of_part(&self.key), digest: self.digest, former_key }
+    }
 }
 
 #[derive(Debug)]

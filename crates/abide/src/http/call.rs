@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Api;
+use super::routes::Route;
 
 /// Nesting that is read.
 const DEEPEST: usize = 64;
@@ -140,9 +141,8 @@ impl Call {
 
     /// Asks one part of what takes many requests. Under a key a part that was done is not done again.
     pub async fn ask_part(&self, part: &str, what: What) -> Result<Answer, Error> {
-        // No caller can send a key with this letter in it.
-        let of_part = |whole: &Idempotency| Idempotency { key: format!("{}\n{part}", whole.key), digest: whole.digest };
-        let (namespace, idempotency) = (self.who.namespace.clone(), self.idempotency.as_ref().map(of_part));
+        let (namespace, idempotency) =
+            (self.who.namespace.clone(), self.idempotency.as_ref().map(|whole| whole.of_part(part)));
         self.engine.ask(Request { namespace, idempotency, what }).await
     }
 
@@ -279,22 +279,50 @@ fn unreadable(body: &[u8], pointer: &str, error: &serde_json::Error) -> Problem 
     Problem::new(Code::MalformedJson, format!("The body is not JSON: {said} at byte {offset}.")).with("offset", offset)
 }
 
-/// The key under which a request is done once.
-pub fn idempotency(headers: &HeaderMap, of: &[&[u8]]) -> Result<Option<Idempotency>, Problem> {
+/// The key under which a request is done once. It belongs to who asks and to the route, so that the keys of two callers
+/// never meet.
+pub fn idempotency(
+    headers: &HeaderMap,
+    who: &Who,
+    route: &Route,
+    path: &str,
+    body: &[u8],
+) -> Result<Option<Idempotency>, Problem> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let text = value.to_str().unwrap_or_default();
-    let fits = (1..=LONGEST_KEY).contains(&value.len()) && text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
-    if !fits || values.next().is_some() {
-        let detail = "Send one Idempotency-Key of 1 to 255 printable ASCII characters.";
-        return Err(Problem::new(Code::InvalidIdempotencyKey, detail));
+    if values.next().is_some() {
+        return Err(unusable_key("it came more than once"));
     }
+    let key = key_text(value)?;
     let mut whole = Vec::new();
-    for part in of {
+    for part in [route.method.as_str().as_bytes(), path.as_bytes(), body] {
         whole.extend_from_slice(part);
         whole.push(0);
     }
-    Ok(Some(Idempotency { key: text.to_owned(), digest: Digest::of(&whole) }))
+    let principal = who.key.as_ref().map_or("", |key| &key.principal);
+    let scoped = format!("{principal}\n{} {}\n{key}", route.method, route.path);
+    // Earlier builds kept keys by namespace alone. A decision is not looked for there: it may have been another person's,
+    // and the rules recognise the same decision of the same person anyway.
+    let former_key = (!route.is_decision()).then(|| key.to_owned());
+    Ok(Some(Idempotency { former_key, ..Idempotency::new(scoped, Digest::of(&whole)) }))
+}
+
+fn key_text(value: &HeaderValue) -> Result<&str, Problem> {
+    if value.is_empty() {
+        return Err(unusable_key("it is empty"));
+    }
+    if value.len() > LONGEST_KEY {
+        return Err(unusable_key(&format!("it has {} bytes", value.len())));
+    }
+    if let Some(at) = value.as_bytes().iter().position(|byte| !(0x20..0x7f).contains(byte)) {
+        return Err(unusable_key(&format!("byte {} of it is not printable ASCII", at + 1)));
+    }
+    value.to_str().map_err(|error| unusable_key(&error.to_string()))
+}
+
+fn unusable_key(why: &str) -> Problem {
+    let detail = format!("Send one Idempotency-Key of 1 to {LONGEST_KEY} printable ASCII characters; {why}.");
+    Problem::new(Code::InvalidIdempotencyKey, detail)
 }
 
 pub type Body = BoxBody<Bytes, std::convert::Infallible>;

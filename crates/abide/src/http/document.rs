@@ -121,7 +121,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     if route.method == Method::POST && route.allowed != Allowed::Anybody {
         parameters.push(json!({
             "name": "Idempotency-Key", "in": "header", "required": false,
-            "description": "The same key with the same body is done once and answered alike.",
+            "description": "The same key with the same body is done once and answered alike. A key belongs to the principal and the route.",
             "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$" },
         }));
     }

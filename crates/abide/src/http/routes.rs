@@ -64,6 +64,11 @@ impl Route {
         (self.handler)(call)
     }
 
+    /// Whether a person says yes or no here.
+    pub fn is_decision(&self) -> bool {
+        self.allowed == DECIDE
+    }
+
     fn query(mut self, names: &'static [&'static str]) -> Route {
         self.query = names;
         self

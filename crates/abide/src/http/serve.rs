@@ -327,7 +327,7 @@ async fn prepare(
     }
     check_type(route, headers, &body)?;
     let idempotency = match *method {
-        Method::POST => idempotency(headers, &[method.as_str().as_bytes(), path.as_bytes(), &body])?,
+        Method::POST => idempotency(headers, &who, route, path, &body)?,
         _ => None,
     };
     Ok((who, body, idempotency))

@@ -79,3 +79,89 @@ fn a_deed_for_many_runs_is_done_once() {
     let other = json!({ "filter": { "state": "failed" }, "action": "retry", "reason": "else" });
     assert_eq!(keyed(&stage, "/v1/runs/bulk", "b1", other).said(), (422, "idempotency-key-reused".into()));
 }
+
+const HELLO: &str = "workflow: hello\nsteps:\n  - { id: greet, task: greet }\n";
+
+#[test]
+fn a_key_that_cannot_be_used_is_refused_with_the_reason() {
+    let stage = Stage::new();
+    stage.apply(HELLO);
+    let rows = [
+        ("bestellung-über-1", "byte 12 of it is not printable ASCII"),
+        ("bestellung-über-2", "byte 12 of it is not printable ASCII"),
+        ("", "it is empty"),
+        (&"k".repeat(256), "it has 256 bytes"),
+        ("a\r\nIdempotency-Key: b", "it came more than once"),
+    ];
+    for (key, why) in rows {
+        let heard = keyed(&stage, "/v1/runs", key, json!({ "workflow": "hello" }));
+        assert_eq!(heard.said(), (400, "invalid-idempotency-key".into()), "{key:?}");
+        assert!(heard.text().contains(why), "{key:?}: {}", heard.text());
+    }
+    assert_eq!(stage.get("/v1/runs").json()["runs"], json!([]), "nothing was started");
+}
+
+#[test]
+fn the_same_key_of_two_approvers_is_two_decisions() {
+    let mut stage = Stage::new();
+    let mut key_of = |name: &str, role: &str| {
+        let key = stage.post("/v1/keys", json!({ "name": name, "role": role })).json()["key"].clone();
+        let key = key.as_str().expect("a key").to_owned();
+        stage.key.get_or_insert_with(|| key.clone());
+        format!("Bearer {key}")
+    };
+    let [_, ana, ben] = [("root", "admin"), ("ana", "approver"), ("ben", "approver")].map(|(n, r)| key_of(n, r));
+    stage.apply("workflow: g\nsteps:\n  - { id: g, approval: { title: Go, approvers: [ana, ben], quorum: 2 } }\n");
+    let run = stage.start("g", json!({}));
+    let approve = |who: &str| {
+        let headers = [("Authorization", who), ("Idempotency-Key", "yes")];
+        stage.post_with(&format!("/v1/runs/{run}/approve"), &headers, json!({}))
+    };
+    let (first, second) = (approve(&ana), approve(&ben));
+    assert_eq!((first.status, second.status), (200, 200), "{}", second.text());
+    assert_eq!(second.header("idempotency-replayed"), None, "ben's decision is his own");
+    stage.until(&run, "succeeded");
+    let again = approve(&ana);
+    assert_eq!((again.status, again.header("idempotency-replayed")), (200, Some("true")), "{}", again.text());
+}
+
+#[test]
+fn a_key_belongs_to_its_route() {
+    let stage = Stage::new();
+    stage.apply(HELLO);
+    let run = stage.start("hello", json!({}));
+    for what in ["pause", "resume"] {
+        let heard = keyed(&stage, &format!("/v1/runs/{run}/{what}"), "k", json!({}));
+        assert_eq!(heard.status, 200, "{what}: {}", heard.text());
+    }
+    let another = stage.start("hello", json!({}));
+    let elsewhere = keyed(&stage, &format!("/v1/runs/{another}/pause"), "k", json!({}));
+    assert_eq!(elsewhere.said(), (422, "idempotency-key-reused".into()), "the path is part of the request");
+}
+
+/// Earlier builds kept a key by its namespace alone.
+#[tokio::test]
+async fn a_retry_of_what_an_earlier_build_did_is_answered_as_it_was() {
+    use abide_core::ids::Digest;
+    use abide_core::run::command::Actor;
+    use abide_engine::request::{Answer, Idempotency, NewRun, Request, What};
+
+    let data = std::env::temp_dir().join(format!("abide-former-keys-{}", std::process::id()));
+    let engine = abide_engine::Engine::open(&data).expect("an engine");
+    engine.register(HELLO).await.expect("a document");
+    let body = json!({ "workflow": "hello" });
+    let digest = Digest::of(format!("POST\0/v1/runs\0{body}\0").as_bytes());
+    let what = What::Start(Box::new(NewRun::of("hello", "{}", Actor::user("anonymous"))));
+    let idempotency = Some(Idempotency::new("k", digest));
+    let before = engine.ask(Request { namespace: engine.namespace().clone(), idempotency, what }).await;
+    let Ok(Answer::Run(before)) = before else { panic!("{before:?} is no run") };
+    engine.shutdown().await;
+    drop(engine);
+
+    let stage = Stage::on(data, &[]);
+    let retried = keyed(&stage, "/v1/runs", "k", body);
+    assert_eq!((retried.status, retried.header("idempotency-replayed")), (200, Some("true")), "{}", retried.text());
+    assert_eq!(retried.json()["run_id"], before.run_id.as_str());
+    let fresh = keyed(&stage, "/v1/runs", "k", json!({ "workflow": "hello", "input": { "n": 2 } }));
+    assert_eq!(fresh.status, 201, "another request under an old key is a new one: {}", fresh.text());
+}

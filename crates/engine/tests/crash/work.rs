@@ -149,7 +149,7 @@ pub async fn start_padded(engine: &Engine, key: &str, workflow: &str, pad: &str)
 
 /// Asks under an idempotency key.
 pub async fn keyed(engine: &Engine, key: &str, what: What) -> Result<Told, Error> {
-    let idempotency = Some(Idempotency { key: key.into(), digest: Digest::of(key.as_bytes()) });
+    let idempotency = Some(Idempotency::new(key, Digest::of(key.as_bytes())));
     match engine.ask(Request { namespace: engine.namespace().clone(), idempotency, what }).await? {
         Answer::Run(told) => Ok(*told),
         other => panic!("{other:?} is no answer to this"),

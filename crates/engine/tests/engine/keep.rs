@@ -544,7 +544,7 @@ async fn the_key_of_an_archived_run_still_answers_with_it() {
     let engine = Engine::open_with(directory.path(), Options { retention, ..Options::default() }).expect("an engine");
     engine.register(SMALL).await.expect("a document");
     let ask = || {
-        let idempotency = Some(Idempotency { key: "k".into(), digest: Digest::of(b"the same") });
+        let idempotency = Some(Idempotency::new("k", Digest::of(b"the same")));
         let new = NewRun::of("small", "{}", Actor::user("ben"));
         engine.ask(Request { namespace: engine.namespace().clone(), idempotency, what: What::Start(Box::new(new)) })
     };

@@ -227,7 +227,7 @@ async fn one_key_starts_one_run() {
     world.engine.register(IDEMPOTENT).await.expect("a document");
     let ask = |content: &'static [u8]| {
         let new = NewRun::of("safe", "{}", Actor::user("ben"));
-        let idempotency = Some(Idempotency { key: "k1".into(), digest: Digest::of(content) });
+        let idempotency = Some(Idempotency::new("k1", Digest::of(content)));
         Request { namespace: world.engine.namespace().clone(), idempotency, what: What::Start(Box::new(new)) }
     };
     let run_of = |answer: Answer| match answer {
@@ -243,7 +243,7 @@ async fn one_key_starts_one_run() {
     let asks = (0..20).map(|_| {
         let engine = world.engine.clone();
         let mut request = ask(b"many");
-        request.idempotency = Some(Idempotency { key: "k2".into(), digest: Digest::of(b"many") });
+        request.idempotency = Some(Idempotency::new("k2", Digest::of(b"many")));
         tokio::spawn(async move { engine.ask(request).await })
     });
     let mut runs = std::collections::BTreeSet::new();
@@ -251,6 +251,27 @@ async fn one_key_starts_one_run() {
         runs.insert(run_of(asked.await.expect("asked").expect("a run")).0);
     }
     assert_eq!(runs.len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_under_a_former_key_counts_for_the_same_request_alone() {
+    let world = World::new("former-keys");
+    world.engine.register(IDEMPOTENT).await.expect("a document");
+    let ask = async |key: &str, former_key: Option<&str>, content: &[u8]| {
+        let new = NewRun::of("safe", "{}", Actor::user("ben"));
+        let idempotency =
+            Some(Idempotency { former_key: former_key.map(Into::into), ..Idempotency::new(key, Digest::of(content)) });
+        let namespace = world.engine.namespace().clone();
+        match world.engine.ask(Request { namespace, idempotency, what: What::Start(Box::new(new)) }).await {
+            Ok(Answer::Run(told)) => (told.run_id, told.replayed),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, _) = ask("k", None, b"one").await;
+    assert_eq!(ask("ana\nk", Some("k"), b"one").await, (first.clone(), true), "the same request");
+    let (other, replayed) = ask("ana\nk", Some("k"), b"other").await;
+    assert!(!replayed && other != first, "another request is not refused because of the former key");
+    assert_eq!(ask("ana\nk", Some("k"), b"other").await, (other, true), "its own key counts from now on");
 }
 
 #[tokio::test]

@@ -230,7 +230,7 @@ async fn an_idempotency_key_that_looks_like_a_claim_stops_nobody() {
     let new = NewRun::of("work", "null", Actor::user("ben"));
     let request = Request {
         namespace: "default".into(),
-        idempotency: Some(Idempotency { key: "claim:w:c1".into(), digest: Digest::of(b"the request") }),
+        idempotency: Some(Idempotency::new("claim:w:c1", Digest::of(b"the request"))),
         what: What::Start(Box::new(new)),
     };
     engine.ask(request).await.expect("a run");

@@ -64,8 +64,7 @@ impl Letter {
     }
 
     pub fn request(&self) -> Request {
-        let idempotency =
-            self.key.as_ref().map(|key| Idempotency { key: key.clone(), digest: Digest::of(key.as_bytes()) });
+        let idempotency = self.key.as_ref().map(|key| Idempotency::new(key.clone(), Digest::of(key.as_bytes())));
         let what = match self.wish.clone() {
             Wish::Start { workflow, start, run_id } => {
                 let new =
