@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 
 use abide_core::contract::{Evidence, Failure, RunState, StepState};
 use abide_core::time::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::Raw;
+use crate::tasks::ResourceTold;
 
 /// The record of a run (contract, section 4). What this reader does not name is in `more`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,7 +118,8 @@ pub struct Events {
     pub next_cursor: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A step. Its payloads are the bytes that are stored; `output_as` reads the output as what the code expects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     pub step_id: String,
     pub title: Option<String>,
@@ -123,14 +128,26 @@ pub struct Step {
     pub started_at: Timestamp,
     pub ended_at: Option<Timestamp>,
     #[serde(default)]
-    pub output: Value,
+    pub output: Option<Raw>,
+    /// Of one step that is read alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Raw>,
+    #[serde(default)]
+    pub resources: Vec<ResourceTold>,
     pub retry_safe: bool,
     pub failure: Option<Failure>,
-    #[serde(flatten)]
-    pub more: Map<String, Value>,
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+impl Step {
+    /// No output is null.
+    pub fn output_as<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.output.as_ref().map_or("null", |output| output.get()))
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Steps {
     pub steps: Vec<Step>,
     #[serde(default)]

@@ -25,7 +25,8 @@ use crate::keeper::Keeper;
 use crate::listeners::Listeners;
 use crate::queue::Requests;
 use crate::reads::Documents;
-use crate::request::{Answer, Asked, Claim, Error, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
+use crate::reply::Untaken;
+use crate::request::{Answer, Asked, Claim, Error, LeaseRef, LeasedTask, NewRun, Register, Request, ToRun, Told, What};
 use crate::store::StoreError;
 use crate::store::behind::Behind;
 use crate::store::sqlite::{Files, Readers, Sqlite, read};
@@ -198,13 +199,20 @@ impl Engine {
         &self.inner.files
     }
 
-    /// Asks for anything. The answer comes when it is durable; dropping the future does not take the request back.
+    /// Asks for anything. The answer comes when it is durable; dropping the future does not take the request back. Leases
+    /// of an answer that nobody takes are given back.
     pub async fn ask(&self, request: Request) -> Result<Answer, Error> {
         let (asked, answer) = Asked::new(request);
+        let answer = answer.when_untaken(self.inner.gives_back());
         let asked = asked.came_at(self.inner.clock.now());
         let left = if self.here { self.inner.driver.carry_here(asked) } else { Some(asked) };
         left.map_or(Ok(()), |asked| self.inner.requests.push(asked))?;
         answer.await
+    }
+
+    /// Gives leases back whose tasks did not reach a worker. They are issued again at once, which costs no attempt.
+    pub fn give_back(&self, leases: Vec<LeaseRef>) {
+        give_back(&self.inner.requests, &*self.inner.clock, leases);
     }
 
     pub async fn asking(&self, what: What) -> Result<Answer, Error> {
@@ -357,6 +365,11 @@ impl Engine {
 }
 
 impl Inner {
+    fn gives_back(&self) -> Untaken {
+        let (requests, clock) = (self.requests.clone(), self.clock.clone());
+        Box::new(move |answer| give_back(&requests, &*clock, answer.leases()))
+    }
+
     fn stop(&self) {
         self.requests.close();
         self.stop.store(true, Ordering::SeqCst);
@@ -382,6 +395,19 @@ pub struct Registered {
     pub hash: Digest,
     /// False: it says the same as the newest version.
     pub new: bool,
+}
+
+fn give_back(requests: &Requests, clock: &dyn Clock, leases: Vec<LeaseRef>) {
+    for LeaseRef { namespace, run_id, holding } in leases {
+        let task_id = holding.task_id.clone();
+        // Its worker is unknown here; the engine names the owner of the lease.
+        let command = Command::new(Actor::worker(""), Ask::Undelivered { holding });
+        let what = What::Run(Box::new(ToRun::new(run_id, command)));
+        let (asked, _) = Asked::new(Request { namespace, idempotency: None, what });
+        if let Err(error) = requests.push(asked.came_at(clock.now())) {
+            tracing::warn!(task = %task_id, %error, "a lease that nobody got could not be given back; it runs out");
+        }
+    }
 }
 
 fn told(answer: Answer) -> Result<Told, Error> {

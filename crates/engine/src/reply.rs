@@ -9,6 +9,9 @@ use std::thread::Thread;
 
 use crate::request::{Answer, Error};
 
+/// What is done with an answer that nobody takes.
+pub type Untaken = Box<dyn FnOnce(Answer) + Send>;
+
 /// Who asked, for whoever answers.
 #[derive(Debug)]
 pub struct Caller(Arc<Slot>);
@@ -20,7 +23,7 @@ pub struct Awaited(Arc<Slot>);
 #[derive(Debug, Default)]
 struct Slot(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     answer: Option<Result<Answer, Error>>,
     waker: Option<Waker>,
@@ -29,6 +32,24 @@ struct State {
     /// Nobody will answer, or nobody waits.
     nobody_answers: bool,
     nobody_waits: bool,
+    untaken: Option<Untaken>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("answer", &self.answer).field("nobody_waits", &self.nobody_waits).finish()
+    }
+}
+
+impl State {
+    /// The answer that nobody will take, with what is to be done with it.
+    fn left_over(&mut self) -> Option<(Untaken, Answer)> {
+        if !self.nobody_waits || !matches!(self.answer, Some(Ok(_))) {
+            return None;
+        }
+        let untaken = self.untaken.take()?;
+        Some((untaken, self.answer.take()?.ok()?))
+    }
 }
 
 /// Callers that have their answers and were not woken.
@@ -55,25 +76,27 @@ impl Slot {
 }
 
 impl Caller {
-    /// A caller that went away hears nothing, and nothing is lost by that.
+    /// A caller that went away hears nothing; what it would have got goes to `Awaited::when_untaken`.
     pub fn send(self, answer: Result<Answer, Error>) {
-        let waker = {
+        let (waker, left_over) = {
             let mut state = self.0.lock();
             state.answer = Some(answer);
-            state.waker.take()
+            (state.waker.take(), state.left_over())
         };
         waker.into_iter().for_each(Waker::wake);
+        left_over.into_iter().for_each(|(untaken, answer)| untaken(answer));
     }
 
     /// The same, and whoever runs first of those who are answered together wakes the others.
     pub fn send_with(self, answer: Result<Answer, Error>, others: &Together) {
-        let waker = {
+        let (waker, left_over) = {
             let mut state = self.0.lock();
             state.answer = Some(answer);
             state.others = Some(others.clone());
-            state.waker.take()
+            (state.waker.take(), state.left_over())
         };
         others.lock().extend(waker);
+        left_over.into_iter().for_each(|(untaken, answer)| untaken(answer));
     }
 
     /// Whether nobody waits for the answer any more.
@@ -111,6 +134,13 @@ impl Together {
 }
 
 impl Awaited {
+    /// Says what is done with an answer that comes when its caller has gone away, or that its caller does not take.
+    #[must_use]
+    pub fn when_untaken(self, untaken: Untaken) -> Awaited {
+        self.0.lock().untaken = Some(untaken);
+        self
+    }
+
     /// The answer, if it is there.
     pub fn try_recv(&mut self) -> Result<Result<Answer, Error>, Missing> {
         let (found, others) = {
@@ -162,13 +192,14 @@ impl Future for Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        let others = {
+        let (others, left_over) = {
             let mut state = self.0.lock();
             state.nobody_waits = true;
-            state.others.take()
+            (state.others.take(), state.left_over())
         };
         // It may have been woken so that it wakes them.
         others.into_iter().for_each(|others| others.wake_all());
+        left_over.into_iter().for_each(|(untaken, answer)| untaken(answer));
     }
 }
 
@@ -244,6 +275,32 @@ mod tests {
         drop(awaited);
         assert!(reply.is_closed());
         reply.send(Ok(Answer::Counted));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_takes_is_handed_over_once() {
+        let handed_over = Arc::new(AtomicUsize::new(0));
+        let count = |awaited: Awaited| {
+            let handed_over = handed_over.clone();
+            awaited.when_untaken(Box::new(move |_| {
+                handed_over.fetch_add(1, Ordering::SeqCst);
+            }))
+        };
+        let (reply, awaited) = channel();
+        drop(count(awaited));
+        reply.send(Ok(Answer::Counted));
+        assert_eq!(handed_over.load(Ordering::SeqCst), 1, "its caller had gone away");
+        let (reply, awaited) = channel();
+        let awaited = count(awaited);
+        reply.send(Ok(Answer::Counted));
+        drop(awaited);
+        assert_eq!(handed_over.load(Ordering::SeqCst), 2, "its caller did not take it");
+        let (reply, awaited) = channel();
+        let mut awaited = count(awaited);
+        reply.send(Ok(Answer::Counted));
+        assert!(awaited.try_recv().is_ok());
+        drop(awaited);
+        assert_eq!(handed_over.load(Ordering::SeqCst), 2, "its caller took it");
     }
 
     #[test]

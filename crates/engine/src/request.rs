@@ -6,7 +6,7 @@ use abide_core::contract::{Failure, RunState, StepState};
 use abide_core::definition::{DefinitionError, Parsed};
 use abide_core::ids::{Digest, Epoch, Handler, Namespace, Path, RunId, TaskId, WorkerId, WorkflowId};
 use abide_core::run::OriginKind;
-use abide_core::run::command::{Actor, Command, Json, Rejection, Reply, Start};
+use abide_core::run::command::{Actor, Command, Holding, Json, Rejection, Reply, Start};
 use abide_core::run::step::{Connection, TaskKind};
 use abide_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -231,6 +231,25 @@ pub enum Answer {
     Unsaid,
 }
 
+/// Which lease is meant, and of which run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseRef {
+    pub namespace: Namespace,
+    pub run_id: RunId,
+    pub holding: Holding,
+}
+
+impl Answer {
+    /// The leases that come with it.
+    pub fn leases(&self) -> Vec<LeaseRef> {
+        match self {
+            Answer::Tasks(tasks) => tasks.iter().map(LeasedTask::lease).collect(),
+            Answer::Run(told) => told.task.iter().map(LeasedTask::lease).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// What became of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
@@ -301,6 +320,13 @@ pub struct LeasedTask {
     pub steps: Option<Vec<BodyStep>>,
 }
 
+impl LeasedTask {
+    pub fn lease(&self) -> LeaseRef {
+        let holding = Holding { path: self.step_id.clone(), task_id: self.task_id.clone(), epoch: self.epoch };
+        LeaseRef { namespace: self.namespace.clone(), run_id: self.run_id.clone(), holding }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TaskReceipt {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -330,7 +356,8 @@ fn raw<S: serde::Serializer>(json: &Json, serializer: S) -> Result<S::Ok, S::Err
     value.serialize(serializer)
 }
 
-fn maybe_raw<S: serde::Serializer>(json: &Option<Json>, serializer: S) -> Result<S::Ok, S::Error> {
+/// A payload as it is stored.
+pub(crate) fn maybe_raw<S: serde::Serializer>(json: &Option<Json>, serializer: S) -> Result<S::Ok, S::Error> {
     match json {
         Some(json) => raw(json, serializer),
         None => serializer.serialize_none(),

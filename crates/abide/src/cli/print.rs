@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 
 use abide_api::Raw;
 use abide_client::Answer;
+use abide_core::expression::{readable_text, split_list, split_object};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use serde_json::Value;
@@ -66,7 +67,28 @@ impl List<'_> {
 }
 
 fn values(items: &[Raw]) -> Vec<Value> {
-    items.iter().filter_map(|item| serde_json::from_str(item.get()).ok()).collect()
+    items.iter().map(|item| shown(item.get())).collect()
+}
+
+/// JSON as a table shows it. A payload may hold what no value of ours can be: it is shown as it is written.
+fn shown(json: &str) -> Value {
+    let json = json.trim();
+    if let Ok(value) = serde_json::from_str(json) {
+        return value;
+    }
+    let text = |json: &str| readable_text(json).unwrap_or(json.into()).into_owned();
+    match json.as_bytes().first() {
+        Some(b'{') => {
+            split_object(json).unwrap_or_default().into_iter().map(|(key, one)| (text(key), shown(one))).collect()
+        }
+        Some(b'[') => split_list(json).unwrap_or_default().into_iter().map(shown).collect(),
+        _ => text(json).into(),
+    }
+}
+
+/// Where the next page of a list begins.
+pub fn next_cursor(answer: &Answer) -> Option<String> {
+    shown(&answer.text())["next_cursor"].as_str().map(str::to_owned)
 }
 
 /// One thing: as a table whatever the caller writes, else as it came.
@@ -80,8 +102,8 @@ pub fn print_one(
     match shape {
         Shape::Json => write_json(&mut out, &answer.text()),
         Shape::Jsonl => write_json(&mut out, &one_line(&answer.text())),
-        Shape::Ids => writeln!(out, "{}", word(&answer.json::<Value>().unwrap_or_default()[id])),
-        Shape::Table => people(&mut out, &answer.json::<Value>().unwrap_or_default()),
+        Shape::Ids => writeln!(out, "{}", word(&shown(&answer.text())[id])),
+        Shape::Table => people(&mut out, &shown(&answer.text())),
     }
 }
 
@@ -210,6 +232,12 @@ fn cut(text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_that_no_value_can_be_is_shown_as_it_is_written() {
+        let shown = shown(r#"{"run": 7, "output": ["half \ud83d", 1e400, true]}"#);
+        assert_eq!(shown, serde_json::json!({ "run": 7, "output": ["half \u{fffd}", "1e400", true] }));
+    }
 
     fn bare(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()

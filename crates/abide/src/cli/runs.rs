@@ -8,7 +8,9 @@ use clap::Args;
 use serde_json::Value;
 
 use super::Exit;
-use super::print::{BOLD, DIM, List, Shape, age, plain, print_one, style_of, table, width, word, write_json};
+use super::print::{
+    BOLD, DIM, List, Shape, age, next_cursor, plain, print_one, style_of, table, width, word, write_json,
+};
 use super::remote::{Stopped, To};
 use super::start::pair;
 
@@ -358,9 +360,9 @@ impl Steps {
             }
             let answer = call.send().await?;
             STEPS.print(&answer, self.to.output)?;
-            match answer.json::<Value>()?["next_cursor"].as_str() {
-                Some(next) => cursor = Some(next.to_owned()),
-                None => return Ok(Exit::Done),
+            cursor = next_cursor(&answer);
+            if cursor.is_none() {
+                return Ok(Exit::Done);
             }
         }
     }

@@ -5,10 +5,10 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use abide_api::Raw;
 use abide_client::{Failure, FailureClass, Work, Worker as Loop};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -138,7 +138,7 @@ impl Drop for Group {
     }
 }
 
-async fn execute(handler: String, command: String, work: Work) -> Result<Value, Failure> {
+async fn execute(handler: String, command: String, work: Work) -> Result<Raw, Failure> {
     let mut group = Group::begin(&command, &work)?;
     let task = serde_json::to_vec(work.task())?;
     let (stdin, stdout, stderr) = (group.child.stdin.take(), group.child.stdout.take(), group.child.stderr.take());
@@ -183,12 +183,12 @@ fn remember(tail: &mut String, line: &str) {
     }
 }
 
-fn result(status: ExitStatus, output: Vec<u8>, tail: &str, canceled: bool) -> Result<Value, Failure> {
+fn result(status: ExitStatus, output: Vec<u8>, tail: &str, canceled: bool) -> Result<Raw, Failure> {
     if status.success() && output.len() as u64 > LARGEST_OUTPUT {
         return Err(Failure::fatal("the output has more than 1 MiB; store it elsewhere and print a reference"));
     }
     if status.success() {
-        return Ok(output_of(&output));
+        return Ok(output_of(&output)?);
     }
     if canceled {
         return Err(Failure::canceled());
@@ -201,15 +201,12 @@ fn result(status: ExitStatus, output: Vec<u8>, tail: &str, canceled: bool) -> Re
     .code(status.code().map_or_else(|| "signal".to_owned(), |code| code.to_string())))
 }
 
-/// JSON as it is, other text as text, nothing as null.
-fn output_of(output: &[u8]) -> Value {
-    match serde_json::from_slice(output) {
-        Ok(value) => value,
-        Err(_) => match String::from_utf8_lossy(output).trim() {
-            "" => Value::Null,
-            text => Value::String(text.to_owned()),
-        },
-    }
+/// JSON as it is, byte for byte; other text as text, nothing as null.
+fn output_of(output: &[u8]) -> Result<Raw, serde_json::Error> {
+    serde_json::from_slice(output).or_else(|_| match String::from_utf8_lossy(output).trim() {
+        "" => abide_api::raw("null"),
+        text => abide_api::raw_of(&text),
+    })
 }
 
 /// The exit codes of sysexits.h that say what kind of failure it was.
@@ -233,9 +230,14 @@ mod tests {
 
     #[test]
     fn what_a_program_prints_is_json_or_text_or_nothing() {
-        assert_eq!(output_of(b"{\"a\": 1}\n"), serde_json::json!({ "a": 1 }));
-        assert_eq!(output_of(b"done\n"), serde_json::json!("done"));
-        assert_eq!(output_of(b" \n"), Value::Null);
+        let output = |printed: &[u8]| output_of(printed).expect("JSON").get().to_owned();
+        assert_eq!(output(b"{\"a\": 1.50}\n"), "{\"a\": 1.50}");
+        assert_eq!(
+            output(b"[\"half \\ud83d\", 1e400, 18446744073709551616]"),
+            "[\"half \\ud83d\", 1e400, 18446744073709551616]"
+        );
+        assert_eq!(output(b"done\n"), "\"done\"");
+        assert_eq!(output(b" \n"), "null");
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use abide_api::keys::Role;
 use abide_api::runs::Decide;
 use abide_api::{Code, Problem};
-use abide_core::ids::{Digest, Path};
+use abide_core::contract::{RunState, StepState};
+use abide_core::ids::{Digest, Path, RunId};
 use abide_core::run::command::{Actor, Ask, Command};
-use abide_engine::reads::ApprovalView;
+use abide_engine::reads::{ApprovalView, DecisionView};
 use abide_engine::request::{Answer, ToRun, What};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::call::{Answered, Call, Reply, json as stored, unexpected};
 
@@ -15,20 +16,26 @@ pub async fn inbox(call: Call) -> Answered {
     call.only(&["limit"])?;
     let limit = call.number("limit", 100usize, 1..=500)?;
     let approvals = call.engine.approvals(limit).await?;
-    let views = approvals.iter().map(|approval| view(&call, approval)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Reply::json(200, &json!({ "approvals": views, "next_cursor": null })))
+    let views: Vec<_> = approvals.into_iter().map(|approval| view(&call, approval)).collect();
+    Ok(Reply::list("approvals", views, None))
 }
 
-/// One approval as this caller may see it.
-fn view(call: &Call, approval: &ApprovalView) -> Result<Value, Problem> {
-    let mut view = serde_json::to_value(approval).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    // The subject is for who decides and for operators.
-    if matches!(call.who.role, Role::Viewer | Role::Worker) {
-        view["subject"] = Value::Null;
-    } else if let Some(text) = approval.subject.as_deref() {
-        view["subject"] = serde_json::from_str(text).unwrap_or_default();
-    }
-    Ok(view)
+/// One approval as this caller may see it: the subject is for who decides and for operators.
+fn view(call: &Call, approval: ApprovalView) -> ApprovalView {
+    let hidden = matches!(call.who.role, Role::Viewer | Role::Worker);
+    ApprovalView { subject: approval.subject.filter(|_| !hidden), ..approval }
+}
+
+/// A decision: whether it still waits, and what was decided.
+#[derive(Serialize)]
+struct OneApproval<'a> {
+    run_id: &'a RunId,
+    step_id: &'a Path,
+    state: StepState,
+    open: Option<ApprovalView>,
+    decisions: Vec<DecisionView>,
+    run_state: RunState,
+    summary: &'a str,
 }
 
 /// `GET /v1/runs/{id}/approvals/{step}`: what waits, if it still does, and what was decided.
@@ -37,16 +44,19 @@ pub async fn one(call: Call) -> Answered {
     let (run_id, path) = (call.run_id(), Path::from(call.param("step_id")));
     let step = call.engine.step(&run_id, &path).await?;
     let open = call.engine.approval(&run_id, &path).await?;
-    let open = open.as_ref().map(|approval| view(&call, approval)).transpose()?;
+    let open = open.map(|approval| view(&call, approval));
     let decisions = call.engine.decisions(&run_id, &path).await?;
     let run = call.engine.run(&run_id).await?;
-    Ok(Reply::json(
-        200,
-        &json!({
-            "run_id": run_id, "step_id": path, "state": step.state, "open": open, "decisions": decisions,
-            "run_state": run.state, "summary": run.summary,
-        }),
-    ))
+    let answer = OneApproval {
+        run_id: &run_id,
+        step_id: &path,
+        state: step.state,
+        open,
+        decisions,
+        run_state: run.state,
+        summary: &run.summary,
+    };
+    Ok(Reply::json(200, &answer))
 }
 
 pub async fn approve(call: Call, asked: Decide) -> Answered {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use abide_api::engine::Caller;
 use abide_api::keys::Role;
 use abide_api::{Code, Problem};
+use abide_core::contract::RunState;
 use abide_core::ids::{Digest, Namespace, RunId};
 use abide_core::run::command::{Actor, Ask, Command, Json};
-use abide_engine::request::{Answer, Idempotency, Request, ToRun, Told, What};
+use abide_engine::request::{Answer, Idempotency, LeaseRef, Request, ToRun, Told, What};
 use abide_engine::{Engine, Error};
 use http_body_util::combinators::BoxBody;
 use hyper::HeaderMap;
@@ -15,6 +16,7 @@ use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use super::Api;
 use super::routes::Route;
@@ -173,8 +175,7 @@ impl Call {
     /// The record as it is now, or only what identifies it when that is all the caller wants.
     pub async fn run_answer(&self, status: u16, told: &Told) -> Result<Reply, Problem> {
         let reply = if self.wants_little() {
-            let little = serde_json::json!({ "run_id": told.run_id, "state": told.state, "as_of_seq": told.seq });
-            Reply::json(status, &little)
+            Reply::json(status, &Little { run_id: &told.run_id, state: told.state, as_of_seq: told.seq })
         } else {
             let record = self.engine.run(&told.run_id).await?;
             Reply::json(status, &record).etag(record.as_of_seq)
@@ -187,6 +188,30 @@ impl Call {
     }
 }
 
+struct Listed<T> {
+    name: &'static str,
+    items: T,
+    next_cursor: Option<String>,
+}
+
+impl<T: Serialize> Serialize for Listed<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap as _;
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry(self.name, &self.items)?;
+        map.serialize_entry("next_cursor", &self.next_cursor)?;
+        map.end()
+    }
+}
+
+/// What identifies a run.
+#[derive(Serialize)]
+struct Little<'a> {
+    run_id: &'a RunId,
+    state: RunState,
+    as_of_seq: u64,
+}
+
 pub fn unexpected(answer: &Answer) -> Problem {
     tracing::error!(?answer, "the engine answered something else");
     Problem::new(Code::Internal, "The engine answered something else; it is logged.")
@@ -195,6 +220,11 @@ pub fn unexpected(answer: &Answer) -> Problem {
 /// JSON of a request as the rules take it.
 pub fn json(raw: Option<abide_api::Raw>) -> Option<Json> {
     raw.map(|raw| Box::<str>::from(raw).into())
+}
+
+/// A stored payload as it goes out: exactly the bytes that came in.
+pub fn payload(json: &str) -> Option<&RawValue> {
+    serde_json::from_str(json).ok()
 }
 
 /// Reads the body as what the route takes. An empty body is `{}` where nothing is needed.
@@ -325,6 +355,55 @@ fn unusable_key(why: &str) -> Problem {
     Problem::new(Code::InvalidIdempotencyKey, detail)
 }
 
+/// Leases on their way to their worker. Those that do not get as far as its connection are given back at once: the handler
+/// panicked, or the caller went away.
+pub struct InTransit {
+    pub engine: Engine,
+    pub leases: Vec<LeaseRef>,
+}
+
+impl InTransit {
+    pub fn add(&mut self, other: Option<InTransit>) {
+        if let Some(mut other) = other {
+            self.leases.append(&mut other.leases);
+        }
+    }
+}
+
+impl Drop for InTransit {
+    fn drop(&mut self) {
+        self.engine.give_back(std::mem::take(&mut self.leases));
+    }
+}
+
+/// A body that delivers leases: they are out of our hands as soon as the connection has taken the bytes.
+struct Delivering {
+    bytes: Option<Bytes>,
+    leases: InTransit,
+}
+
+impl hyper::body::Body for Delivering {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        let bytes = self.bytes.take();
+        self.leases.leases.clear();
+        std::task::Poll::Ready(bytes.map(|bytes| Ok(hyper::body::Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
 pub type Body = BoxBody<Bytes, std::convert::Infallible>;
 
 /// An answer.
@@ -335,6 +414,7 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// A value as it writes itself: payloads in it are raw JSON, and pass through no other form.
     pub fn json(status: u16, value: &impl Serialize) -> Reply {
         match serde_json::to_vec(value) {
             Ok(bytes) => Reply::bytes(status, "application/json", bytes),
@@ -343,6 +423,23 @@ impl Reply {
                 Reply::problem(Problem::new(Code::Internal, "The answer cannot be written; it is logged."))
             }
         }
+    }
+
+    /// The same with tasks under leases in it.
+    pub fn leasing(status: u16, value: &impl Serialize, leases: InTransit) -> Reply {
+        use http_body_util::BodyExt as _;
+        match serde_json::to_vec(value) {
+            Ok(bytes) => {
+                let body = Delivering { bytes: Some(bytes.into()), leases };
+                Reply { body: body.boxed(), ..Reply::bytes(status, "application/json", Bytes::new()) }
+            }
+            Err(_) => Reply::json(status, value),
+        }
+    }
+
+    /// A list under its name, with where the next page begins.
+    pub fn list(name: &'static str, items: impl Serialize, next_cursor: Option<String>) -> Reply {
+        Reply::json(200, &Listed { name, items, next_cursor })
     }
 
     pub fn bytes(status: u16, kind: &'static str, bytes: impl Into<Bytes>) -> Reply {

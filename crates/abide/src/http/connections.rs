@@ -3,16 +3,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 
+use abide_api::Problem;
 use abide_api::engine::identifier;
 use abide_api::keys::Role;
 use abide_api::runs::{Nothing, ReconnectRun, Released};
-use abide_api::{Code, Problem};
 use abide_core::ids::Namespace;
 use abide_core::run::command::Ask;
 use abide_core::run::step::Connection;
 use abide_engine::push::{Allow, check_link};
+use abide_engine::reads::ConnectionView;
 use abide_engine::request::{Answer, What};
-use serde_json::json;
+use serde::Serialize;
 
 use super::call::{Answered, Call, Reply, unexpected};
 use super::locked;
@@ -83,20 +84,30 @@ impl ConnectUrls {
 pub async fn list(call: Call) -> Answered {
     call.only(&[])?;
     let known = call.engine.connections().await?;
-    let mut views = Vec::with_capacity(known.len());
-    for connection in &known {
-        let mut view =
-            serde_json::to_value(connection).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        // The address is for those who may reconnect, and for nobody else.
-        if matches!(call.who.role, Role::Operator | Role::Admin)
-            && let Some(known) = call.api.connect_urls.get(&call.who.namespace, &connection.tool, &connection.account)
-        {
-            view["connect_url"] = known.url.into();
-            view["connect_host"] = known.host.into();
-        }
-        views.push(view);
+    let may_reconnect = matches!(call.who.role, Role::Operator | Role::Admin);
+    // The address is for those who may reconnect, and for nobody else.
+    let address = |one: &ConnectionView| {
+        call.api.connect_urls.get(&call.who.namespace, &one.tool, &one.account).filter(|_| may_reconnect)
+    };
+    let views: Vec<_> = known.iter().map(|connection| Shown::of(connection, address(connection))).collect();
+    Ok(Reply::list("connections", views, None))
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    connection: &'a ConnectionView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_host: Option<String>,
+}
+
+impl Shown<'_> {
+    fn of(connection: &ConnectionView, address: Option<ConnectUrl>) -> Shown<'_> {
+        let (connect_url, connect_host) = address.map(|address| (address.url, address.host)).unzip();
+        Shown { connection, connect_url, connect_host }
     }
-    Ok(Reply::json(200, &json!({ "connections": views, "next_cursor": null })))
 }
 
 pub async fn of_run(call: Call, asked: ReconnectRun) -> Answered {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use abide_api::{Code, Problem};
 use abide_core::contract::StepState;
 use abide_core::definition::{Action, Definition, Jump, OnReject, StepDef, Then};
 use abide_engine::reads::StepView;
@@ -199,8 +200,14 @@ fn mermaid(nodes: &[Node], edges: &[Edge]) -> String {
     text
 }
 
-/// Takes the bytes of payloads out of an answer, for readers without that right.
-pub fn without_payloads(view: &mut Value) {
+/// A handoff without the bytes of payloads, for readers without that right.
+pub fn without_payloads(handoff: &abide_core::explain::Handoff) -> Result<Value, Problem> {
+    let mut view = serde_json::to_value(handoff).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    hide_payloads(&mut view);
+    Ok(view)
+}
+
+fn hide_payloads(view: &mut Value) {
     match view {
         Value::Object(fields) => {
             for (name, value) in fields.iter_mut() {
@@ -210,11 +217,11 @@ pub fn without_payloads(view: &mut Value) {
                 {
                     *value = json!({ "hidden": "the right to see payloads is missing" });
                 } else {
-                    without_payloads(value);
+                    hide_payloads(value);
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(without_payloads),
+        Value::Array(items) => items.iter_mut().for_each(hide_payloads),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

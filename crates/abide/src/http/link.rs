@@ -4,13 +4,13 @@
 use abide_api::engine::{duration, identifier};
 use abide_api::runs::{Link as LinkView, MakeLink};
 use abide_api::{Code, Problem};
+use abide_core::expression::{readable_text, split_list, split_object};
 use abide_core::ids::{Digest, Path};
 use abide_core::run::command::{Actor, Ask, Command};
 use abide_core::time::{Span, Timestamp};
 use abide_engine::reads::{ApprovalView, DecisionView};
 use abide_engine::request::{Access, Link, Request, ToRun, What};
 use maud::{DOCTYPE, Markup, html};
-use serde_json::Value;
 
 use super::access::token;
 use super::call::{Answered, Call, Reply};
@@ -34,9 +34,7 @@ pub async fn make(call: Call, asked: MakeLink) -> Answered {
     let Some(approval) = call.engine.approval(&run_id, &path).await? else {
         let record = call.engine.run(&run_id).await?;
         let problem = Problem::new(Code::NotWaiting, format!("{path} does not wait for a decision."));
-        return Err(problem
-            .with("current_state", record.state.as_str())
-            .with("allowed", Vec::<serde_json::Value>::new()));
+        return Err(problem.with("current_state", record.state.as_str()).with("allowed", Vec::<String>::new()));
     };
     let expires_at = call.engine.clock().now() + life;
     let groups = groups_of(&call, &approval, &whom)?;
@@ -289,27 +287,56 @@ fn decided(decisions: &[DecisionView]) -> Markup {
     }
 }
 
-/// An object of simple values as a table, anything else as JSON.
+/// An object of simple values as a table, anything else as JSON. Numbers and texts are shown as they are stored: a person
+/// decides on what they see.
 fn subject_table(json: &str) -> Markup {
-    let value = serde_json::from_str::<Value>(json).unwrap_or_else(|_| Value::from(json));
-    let is_simple = |value: &Value| !value.is_object() && !value.is_array();
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    match &value {
-        Value::Object(fields) if !fields.is_empty() && fields.len() <= 40 => html! {
+    let is_simple = |value: &str| !value.starts_with(['{', '[']);
+    let fields = split_object(json).filter(|fields| !fields.is_empty() && fields.len() <= 40);
+    match fields {
+        Some(fields) => html! {
             dl.subject {
                 @for (name, value) in fields {
-                    div { dt { (name) } dd {
-                        @if is_simple(value) { (shown(value)) } @else { pre tabindex="0" { (pretty(value)) } }
+                    div { dt { (text_or_json(name)) } dd {
+                        @if is_simple(value) { (text_or_json(value)) } @else { pre tabindex="0" { (pretty(value)) } }
                     } }
                 }
             }
         },
-        value => html! { pre tabindex="0" { (pretty(value)) } },
+        None => html! { pre tabindex="0" { (pretty(json)) } },
     }
 }
 
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
+/// The text of a JSON string, other values as they are written.
+fn text_or_json(json: &str) -> std::borrow::Cow<'_, str> {
+    readable_text(json).unwrap_or(json.into())
+}
+
+/// JSON with a line for each member and item; each value stays as it is written.
+fn pretty(json: &str) -> String {
+    let mut text = String::new();
+    pretty_into(&mut text, json.trim(), 0);
+    text
+}
+
+fn pretty_into(text: &mut String, json: &str, depth: usize) {
+    let (open, members, close) = match json.as_bytes().first() {
+        Some(b'{') => ('{', split_object(json).unwrap_or_default(), '}'),
+        Some(b'[') => ('[', split_list(json).unwrap_or_default().into_iter().map(|item| ("", item)).collect(), ']'),
+        _ => return text.push_str(json),
+    };
+    text.push(open);
+    for (at, (name, value)) in members.iter().enumerate() {
+        text.push_str(if at == 0 { "\n" } else { ",\n" });
+        text.push_str(&"  ".repeat(depth + 1));
+        text.push_str(name);
+        text.push_str(if name.is_empty() { "" } else { ": " });
+        pretty_into(text, value, depth + 1);
+    }
+    if !members.is_empty() {
+        text.push('\n');
+        text.push_str(&"  ".repeat(depth));
+    }
+    text.push(close);
 }
 
 /// What became of it.

@@ -5,17 +5,20 @@ use std::collections::BTreeMap;
 use abide_api::engine::{duration, identifier};
 use abide_api::runs::*;
 use abide_api::{Code, Problem};
-use abide_core::contract::RunState;
+use abide_core::contract::{Evidence, Failure, RunState, StepState};
 use abide_core::explain::At;
-use abide_core::ids::{Path, Queue, RunId, WorkflowId};
+use abide_core::ids::{Digest, Path, Queue, RunId, WorkflowId};
 use abide_core::run::OriginKind;
 use abide_core::run::command::{Ask, Resolution, Start};
-use abide_engine::reads::StepView;
+use abide_core::run::step::{Proof, Resource};
+use abide_core::time::Timestamp;
+use abide_engine::reads::{ReceiptView, StepView};
 use abide_engine::request::{Answer, NewRun, Rerun, RerunVersion, ToRun, What};
 use abide_engine::{Filter, ReadError};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
-use super::call::{Answered, Call, Reply, json as stored, unexpected};
+use super::call::{Answered, Call, Reply, json as stored, payload as payload_of, unexpected};
 use super::filter::{filter, instant};
 use super::{causes, graph};
 
@@ -104,9 +107,16 @@ pub async fn counts(call: Call) -> Answered {
     };
     if by == "root_cause" {
         let groups = causes::groups(&call, counts.iter()).await?;
-        return Ok(Reply::json(200, &json!({ "counts": counts, "groups": groups })));
+        return Ok(Reply::json(200, &Counted { counts, groups: Some(groups) }));
     }
-    Ok(Reply::json(200, &json!({ "counts": counts })))
+    Ok(Reply::json(200, &Counted { counts, groups: None }))
+}
+
+#[derive(Serialize)]
+struct Counted {
+    counts: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<Vec<causes::Group>>,
 }
 
 fn text_keys<K: ToString>(counts: BTreeMap<K, u64>) -> BTreeMap<String, u64> {
@@ -147,7 +157,7 @@ pub async fn events(call: Call) -> Answered {
     let (after, limit) = (call.number("after", 0u64, 0..=u64::MAX)?, call.number("limit", 100usize, 1..=500)?);
     let events = call.engine.events(&call.run_id(), after, limit).await?;
     let next = events.last().filter(|_| events.len() == limit).map(|event| event.seq.to_string());
-    Ok(Reply::json(200, &json!({ "events": events, "next_cursor": next })))
+    Ok(Reply::list("events", events, next))
 }
 
 /// Whether the caller may see the bytes of this run.
@@ -160,15 +170,53 @@ async fn sees(call: &Call) -> Result<bool, Problem> {
     }
 }
 
-/// A step as it is shown: with its output, where the caller may see it and it is not too large.
-fn shown(step: &StepView, output: Option<&str>) -> Result<Value, Problem> {
-    let mut view = serde_json::to_value(step).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    if let (Some(stored), Some(fields)) = (&step.output, view.as_object_mut()) {
-        fields.insert("output_ref".into(), json!({ "digest": stored.digest, "size": stored.size }));
-        let value = output.map(|bytes| serde_json::from_str::<Value>(bytes).unwrap_or_default());
-        fields.insert("output".into(), value.unwrap_or_default());
+/// A step as it is shown: with its payloads as they are stored, where the caller may see them and they are not too large.
+#[derive(Serialize)]
+struct StepShown<'a> {
+    step_id: &'a Path,
+    title: &'a Option<String>,
+    state: StepState,
+    attempt: u32,
+    started_at: Timestamp,
+    ended_at: Option<Timestamp>,
+    output: Option<&'a RawValue>,
+    resources: &'a [Resource],
+    receipts: &'a [ReceiptView],
+    retry_safe: bool,
+    proof: &'a Option<Proof>,
+    failure: &'a Option<Failure>,
+    evidence: &'a [Evidence],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_ref: Option<OutputRef>,
+    /// None: it was not asked for, or the caller may not see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<Option<&'a RawValue>>,
+}
+
+#[derive(Serialize)]
+struct OutputRef {
+    digest: Digest,
+    size: u64,
+}
+
+fn shown<'a>(step: &'a StepView, output: Option<&'a str>) -> StepShown<'a> {
+    StepShown {
+        step_id: &step.step_id,
+        title: &step.title,
+        state: step.state,
+        attempt: step.attempt,
+        started_at: step.started_at,
+        ended_at: step.ended_at,
+        output: output.and_then(payload_of),
+        resources: &step.resources,
+        receipts: &step.receipts,
+        retry_safe: step.retry_safe,
+        proof: &step.proof,
+        failure: &step.failure,
+        evidence: &step.evidence,
+        output_ref: step.output.as_ref().map(|stored| OutputRef { digest: stored.digest, size: stored.size }),
+        input: None,
     }
-    Ok(view)
 }
 
 pub async fn steps(call: Call) -> Answered {
@@ -177,29 +225,25 @@ pub async fn steps(call: Call) -> Answered {
     let from = call.number("cursor", 0usize, 0..=usize::MAX)?;
     let most = sees(&call).await?.then_some(SHOWN_OUTPUT);
     let page = call.engine.steps_page(&call.run_id(), from, limit, most).await?;
-    let mut steps = Vec::new();
-    for (step, output) in &page.steps {
-        steps.push(shown(step, output.as_deref())?);
-    }
+    let steps: Vec<_> = page.steps.iter().map(|(step, output)| shown(step, output.as_deref())).collect();
     let next = from.checked_add(limit).filter(|next| *next < page.count).map(|next| next.to_string());
-    Ok(Reply::json(200, &json!({ "steps": steps, "next_cursor": next })))
+    Ok(Reply::list("steps", steps, next))
 }
 
 pub async fn step(call: Call) -> Answered {
     let step = call.engine.step(&call.run_id(), &Path::from(call.param("step_id"))).await?;
     if !sees(&call).await? {
-        return Ok(Reply::json(200, &shown(&step, None)?));
+        return Ok(Reply::json(200, &shown(&step, None)));
     }
     let small = step.output.as_ref().filter(|output| output.size <= SHOWN_OUTPUT);
     let output = match small {
         Some(output) => call.engine.payload(&call.run_id(), output.name.as_str()).await?,
         None => None,
     };
-    let mut view = shown(&step, output.as_deref())?;
     // What somebody who corrects it begins with.
     let input = call.engine.shown_step_input(&call.run_id(), &step.step_id, SHOWN_OUTPUT).await?;
-    view["input"] = input.and_then(|bytes| serde_json::from_str(&bytes).ok()).unwrap_or_default();
-    Ok(Reply::json(200, &view))
+    let input = input.as_deref().and_then(payload_of);
+    Ok(Reply::json(200, &StepShown { input: Some(input), ..shown(&step, output.as_deref()) }))
 }
 
 /// `GET /v1/runs/{id}/steps/{step}/output`
@@ -258,11 +302,10 @@ pub async fn explain(call: Call) -> Answered {
 
 pub async fn handoff(call: Call) -> Answered {
     let handoff = call.engine.handoff(&call.run_id()).await?;
-    let mut view = serde_json::to_value(&handoff).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    if !sees(&call).await? {
-        super::graph::without_payloads(&mut view);
+    match sees(&call).await? {
+        true => Ok(Reply::json(200, &handoff)),
+        false => Ok(Reply::json(200, &graph::without_payloads(&handoff)?)),
     }
-    Ok(Reply::json(200, &view))
 }
 
 pub async fn bundle(call: Call) -> Answered {

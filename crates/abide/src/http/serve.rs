@@ -556,11 +556,21 @@ mod tests {
         panic!("in a handler")
     }
 
-    /// A server with all routes, and one whose handler panics.
+    async fn claims_and_breaks(call: Call) -> Answered {
+        let asked = serde_json::from_str(r#"{"worker":"w","queues":["default"],"wait_ms":0}"#).expect("a claim");
+        let tasks = abide_api::engine::claim(&call.engine, call.worker(), asked).await?;
+        let leases = tasks.iter().map(abide_engine::request::LeasedTask::lease).collect::<Vec<_>>();
+        assert_eq!(leases.len(), 1, "the task is there each time");
+        let _leases = super::super::call::InTransit { engine: call.engine.clone(), leases };
+        panic!("with a lease in hand")
+    }
+
+    /// A server with all routes, and two whose handlers panic.
     async fn server(engine: Engine) -> SocketAddr {
         let mut api = Api::new(engine, Settings::default()).await.expect("an api");
         let mut table = routes::table();
         table.push(routes::get("/breaks", Allowed::Anybody, &[], "Breaks.", breaks));
+        table.push(routes::get("/claims-and-breaks", Allowed::Anybody, &[], "Breaks.", claims_and_breaks));
         Arc::get_mut(&mut api).expect("nobody else has it").routes = Routes::of(table);
         let server = Server::bind("127.0.0.1:0").await.expect("a port");
         let address = server.address;
@@ -583,6 +593,28 @@ mod tests {
                 return (head[9..12].parse().expect("a status"), body);
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_with_leases_gives_them_back() {
+        let directory = std::env::temp_dir().join(format!("abide-gives-back-{}", std::process::id()));
+        let engine = Engine::open(&directory).expect("an engine");
+        engine.register("workflow: w\nsteps:\n  - { id: a, task: work }\n").await.expect("a document");
+        let run = engine.start("w", serde_json::json!({})).await.expect("a run").run_id;
+        let mut stream = TcpStream::connect(server(engine.clone()).await).await.expect("a connection");
+        for _ in 0..5 {
+            assert_eq!(ask(&mut stream, "/claims-and-breaks").await.0, 500);
+        }
+        let asked = abide_api::tasks::ClaimTasks {
+            worker: "w".into(),
+            queues: vec!["default".into()],
+            ..abide_api::tasks::ClaimTasks::default()
+        };
+        let tasks =
+            abide_api::engine::claim(&engine, abide_api::engine::Caller::default(), asked).await.expect("tasks");
+        assert_eq!((&tasks[0].run_id, tasks[0].attempt, tasks[0].epoch.0), (&run, 1, 6));
+        engine.shutdown().await;
+        let _ = std::fs::remove_dir_all(directory);
     }
 
     #[tokio::test]

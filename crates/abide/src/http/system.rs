@@ -2,8 +2,8 @@
 
 use abide_api::{Code, Problem};
 use abide_core::ids::WorkflowId;
-use abide_core::time::Span;
-use serde_json::json;
+use abide_core::time::{Span, Timestamp};
+use serde::Serialize;
 
 use super::call::{Answered, Call, Reply};
 use super::link::page_of;
@@ -11,8 +11,19 @@ use super::link::page_of;
 /// The engine commits at least once a second.
 const NOT_READY_AFTER: Span = Span::from_secs(4);
 
+#[derive(Serialize)]
+struct Alive {
+    alive: bool,
+}
+
+#[derive(Serialize)]
+struct Ready {
+    ready: bool,
+    last_commit_at: Timestamp,
+}
+
 pub async fn alive(_: Call) -> Answered {
-    Ok(Reply::json(200, &json!({ "alive": true })))
+    Ok(Reply::json(200, &Alive { alive: true }))
 }
 
 /// Ready means that commits happen: the engine writes down every second that it serves. Nothing is written here.
@@ -22,7 +33,7 @@ pub async fn ready(call: Call) -> Answered {
     if age > NOT_READY_AFTER {
         return Err(Problem::new(Code::StoreUnavailable, format!("Nothing could be committed for {age}.")));
     }
-    Ok(Reply::json(200, &json!({ "ready": true, "last_commit_at": last })))
+    Ok(Reply::json(200, &Ready { ready: true, last_commit_at: last }))
 }
 
 /// `GET /problems/{code}`: where the `type` of a problem leads.
@@ -40,12 +51,12 @@ pub async fn problem(call: Call) -> Answered {
 
 pub async fn queues(call: Call) -> Answered {
     call.only(&[])?;
-    Ok(Reply::json(200, &json!({ "queues": call.engine.queues().await?, "next_cursor": null })))
+    Ok(Reply::list("queues", call.engine.queues().await?, None))
 }
 
 pub async fn workers(call: Call) -> Answered {
     call.only(&[])?;
-    Ok(Reply::json(200, &json!({ "workers": call.engine.workers().await?, "next_cursor": null })))
+    Ok(Reply::list("workers", call.engine.workers().await?, None))
 }
 
 pub async fn insights(call: Call) -> Answered {
@@ -53,11 +64,17 @@ pub async fn insights(call: Call) -> Answered {
     match (call.one("by")?, call.one("workflow")?) {
         (None, workflow) => Ok(Reply::json(200, &call.engine.insights(workflow.map(WorkflowId::from)).await?)),
         (Some("workflow"), None) => {
-            Ok(Reply::json(200, &json!({ "workflows": call.engine.insights_by_workflow().await? })))
+            let workflows = call.engine.insights_by_workflow().await?;
+            Ok(Reply::json(200, &ByWorkflow { workflows }))
         }
         (Some(_), None) => Err(Problem::invalid("by", "It is workflow.")),
         (Some(_), Some(_)) => Err(Problem::invalid("by", "One workflow has nothing to be told apart by.")),
     }
+}
+
+#[derive(Serialize)]
+struct ByWorkflow<T> {
+    workflows: T,
 }
 
 pub async fn contract(call: Call) -> Answered {

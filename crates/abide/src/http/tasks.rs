@@ -1,16 +1,20 @@
 //! Workers: claim, beat, report. Every report carries its epoch, and repeating one changes nothing.
 
+use std::collections::BTreeMap;
+
 use abide_api::engine::{Says, body_state, effect_key, make_callback, report, task_done};
-use abide_api::tasks::*;
+use abide_api::tasks::{
+    Batch, BatchDone, BatchResult, Beat, BlockTask, CallbackMade, ClaimTasks, CompleteTask, FailTask, Heartbeat,
+    MakeCallback, ProgressTold, Stopped, TellEffect, TellSteps,
+};
 use abide_api::{Code, Problem};
 use abide_core::run::command::Reply as Told;
 use abide_engine::push::webhook;
-use abide_engine::request::Told as RunTold;
-use serde::Deserialize;
-use serde_json::json;
+use abide_engine::request::{LeaseRef, LeasedTask, Told as RunTold};
+use serde::{Deserialize, Serialize};
 
 use super::access;
-use super::call::{Answered, Call, Reply, parse};
+use super::call::{Answered, Call, InTransit, Reply, parse};
 use super::connections::ConnectUrl;
 
 /// Items of one batch.
@@ -32,7 +36,19 @@ pub async fn claim(call: Call, asked: ClaimTasks) -> Answered {
     if tasks.is_empty() {
         return Ok(Reply::empty(204));
     }
-    Ok(Reply::json(200, &json!({ "tasks": tasks })))
+    Ok(leased(&call, &Claimed { tasks: &tasks }, tasks.iter().map(LeasedTask::lease).collect()))
+}
+
+/// Tasks with their payloads as they are stored.
+#[derive(Serialize)]
+struct Claimed<'a> {
+    tasks: &'a [LeasedTask],
+}
+
+/// An answer with leases: they are given back if it does not get as far as the connection of its worker.
+fn leased(call: &Call, answer: &impl Serialize, leases: Vec<LeaseRef>) -> Reply {
+    let leases = InTransit { engine: call.engine.clone(), leases };
+    Reply::leasing(200, answer, leases)
 }
 
 pub async fn heartbeat(call: Call, said: Heartbeat) -> Answered {
@@ -55,7 +71,8 @@ async fn beat(call: &Call, task_id: &str, said: Heartbeat) -> Result<Beat, Probl
 
 async fn ended(call: &Call, said: impl Says) -> Answered {
     let told = report(&call.engine, call.worker(), call.param("task_id"), said).await?;
-    Ok(Reply::json(200, &task_done(&told)).replayed(told.replayed))
+    let leases = told.task.iter().map(LeasedTask::lease).collect();
+    Ok(leased(call, &task_done(&told), leases).replayed(told.replayed))
 }
 
 pub async fn complete(call: Call, said: CompleteTask) -> Answered {
@@ -132,7 +149,13 @@ pub async fn delivered(call: Call) -> Answered {
         false => parse::<abide_api::Raw>(&call.body)?.get().to_owned(),
     };
     let delivered = call.engine.deliver_callback(call.param("token"), payload.into()).await?;
-    Ok(Reply::json(200, &json!({ "applied": delivered.taken != abide_engine::callback::Taken::TooLate })))
+    let applied = delivered.taken != abide_engine::callback::Taken::TooLate;
+    Ok(Reply::json(200, &Applied { applied }))
+}
+
+#[derive(Serialize)]
+struct Applied {
+    applied: bool,
 }
 
 /// Where callbacks must be signed, as Standard Webhooks say.
@@ -179,49 +202,84 @@ pub async fn batch(call: Call, asked: Batch) -> Answered {
     }
     let answers = futures_util::future::join_all(asked.items.iter().map(|item| one(&call, item.get()))).await;
     let mut results = Vec::with_capacity(answers.len());
+    let mut leases = InTransit { engine: call.engine.clone(), leases: Vec::new() };
     for answer in answers {
         let (status, body) = match answer {
-            Ok(body) => (200, body),
+            Ok((body, of_item)) => {
+                leases.add(of_item);
+                (200, body)
+            }
             Err(problem) => (problem.status, abide_api::raw_of(&problem).map_err(unwritable)?),
         };
         results.push(BatchResult { status, body });
     }
-    Ok(Reply::json(200, &BatchDone { results }))
+    Ok(Reply::leasing(200, &BatchDone { results }, leases))
 }
 
-async fn one(call: &Call, item: &str) -> Result<abide_api::Raw, Problem> {
+/// The answer to one item, with the lease that comes with it.
+async fn one(call: &Call, item: &str) -> Result<(abide_api::Raw, Option<InTransit>), Problem> {
+    let answer = |body: Result<abide_api::Raw, _>| Ok((body.map_err(unwritable)?, None));
     let which: Which = parse(item.as_bytes())?;
     let (engine, caller, task_id) = (&call.engine, call.worker(), which.task_id.as_str());
     let told = match which.op {
-        Op::Heartbeat => return abide_api::raw_of(&beat(call, task_id, rest(item)?).await?).map_err(unwritable),
+        Op::Heartbeat => return answer(abide_api::raw_of(&beat(call, task_id, rest(item)?).await?)),
         Op::Complete => report(engine, caller, task_id, rest::<CompleteTask>(item)?).await?,
         Op::Fail => report(engine, caller, task_id, rest::<FailTask>(item)?).await?,
         Op::Block => blocked(call, task_id, rest(item)?).await?,
         Op::Callbacks => {
             let made = new_callback(call, task_id, rest(item)?).await?;
-            return abide_api::raw_of(&made).map_err(unwritable);
+            return answer(abide_api::raw_of(&made));
         }
         Op::Canceled => report(engine, caller, task_id, rest::<Stopped>(item)?).await?,
         Op::Effects => {
             let told = report(engine, caller, task_id, rest::<TellEffect>(item)?).await?;
-            return abide_api::raw_of(&effect_key(&told)).map_err(unwritable);
+            return answer(abide_api::raw_of(&effect_key(&told)));
         }
         Op::Steps => {
             let told = told_steps(call, task_id, rest(item)?).await?;
-            return abide_api::raw_of(&body_state(&told)).map_err(unwritable);
+            return answer(abide_api::raw_of(&body_state(&told)));
         }
     };
-    abide_api::raw_of(&task_done(&told)).map_err(unwritable)
+    let lease = told.task.iter().map(LeasedTask::lease).collect();
+    let lease = InTransit { engine: engine.clone(), leases: lease };
+    Ok((abide_api::raw_of(&task_done(&told)).map_err(unwritable)?, Some(lease)))
 }
 
 /// The item without the fields that only a batch has.
 fn rest<T: serde::de::DeserializeOwned>(item: &str) -> Result<T, Problem> {
-    use std::collections::BTreeMap;
-    let mut fields: BTreeMap<String, abide_api::Raw> = parse(item.as_bytes())?;
+    let Fields(mut fields) = parse(item.as_bytes())?;
     fields.remove("op");
     fields.remove("task_id");
     let bytes = serde_json::to_vec(&fields).map_err(unwritable)?;
     parse(&bytes)
+}
+
+/// The fields of an item as they are written. One that is given twice is refused, as in a call of its own.
+struct Fields(BTreeMap<String, abide_api::Raw>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
+        struct Reading;
+        impl<'de> serde::de::Visitor<'de> for Reading {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an item of a batch")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut members: A) -> Result<Fields, A::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some((name, value)) = members.next_entry::<String, abide_api::Raw>()? {
+                    if fields.contains_key(&name) {
+                        return Err(serde::de::Error::custom(format!("duplicate field `{name}`")));
+                    }
+                    fields.insert(name, value);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Reading)
+    }
 }
 
 fn unwritable(error: serde_json::Error) -> Problem {

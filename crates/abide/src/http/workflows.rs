@@ -3,10 +3,11 @@
 use abide_api::runs::{Applied, Fault};
 use abide_api::{Code, Problem};
 use abide_core::definition::Definition;
-use abide_core::ids::WorkflowId;
+use abide_core::ids::{Digest, WorkflowId};
+use abide_core::time::Timestamp;
 use abide_engine::Error;
 use abide_engine::request::{Answer, Register, What};
-use serde_json::json;
+use serde::Serialize;
 
 use super::call::{Answered, Call, Reply, unexpected};
 use super::graph;
@@ -55,7 +56,7 @@ fn fault(fault: &abide_core::definition::Fault) -> Fault {
 
 pub async fn list(call: Call) -> Answered {
     call.only(&[])?;
-    Ok(Reply::json(200, &json!({ "workflows": call.engine.workflows().await?, "next_cursor": null })))
+    Ok(Reply::list("workflows", call.engine.workflows().await?, None))
 }
 
 pub async fn newest(call: Call) -> Answered {
@@ -65,7 +66,7 @@ pub async fn newest(call: Call) -> Answered {
 pub async fn versions(call: Call) -> Answered {
     call.only(&[])?;
     let versions = call.engine.versions(&WorkflowId::from(call.param("workflow_id"))).await?;
-    Ok(Reply::json(200, &json!({ "versions": versions, "next_cursor": null })))
+    Ok(Reply::list("versions", versions, None))
 }
 
 pub async fn version(call: Call) -> Answered {
@@ -80,18 +81,27 @@ async fn one(call: &Call, version: Option<u32>) -> Answered {
     // What the validator said when it was uploaded, said again: warnings are not stored.
     let warnings = Definition::parse(&stored.document).map(|parsed| parsed.warnings).unwrap_or_default();
     let warnings: Vec<Fault> = warnings.iter().map(fault).collect();
-    Ok(Reply::json(
-        200,
-        &json!({
-            "workflow_id": workflow,
-            "version": stored.version,
-            "title": definition.title,
-            "definition_hash": stored.hash,
-            "created_at": stored.created_at,
-            "document": stored.document,
-            "warnings": warnings,
-        }),
-    ))
+    let answer = OneWorkflow {
+        workflow_id: &workflow,
+        version: stored.version,
+        title: &definition.title,
+        definition_hash: stored.hash,
+        created_at: stored.created_at,
+        document: &stored.document,
+        warnings,
+    };
+    Ok(Reply::json(200, &answer))
+}
+
+#[derive(Serialize)]
+struct OneWorkflow<'a> {
+    workflow_id: &'a WorkflowId,
+    version: u32,
+    title: &'a Option<String>,
+    definition_hash: Digest,
+    created_at: Timestamp,
+    document: &'a str,
+    warnings: Vec<Fault>,
 }
 
 pub async fn graph(call: Call) -> Answered {

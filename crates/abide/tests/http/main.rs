@@ -9,6 +9,7 @@ mod connect;
 mod faults;
 mod gates;
 mod link;
+mod payloads;
 mod runs;
 mod scenario;
 mod screens;

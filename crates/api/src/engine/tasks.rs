@@ -10,8 +10,11 @@ use abide_core::run::command::{
 use abide_core::run::step::Resource;
 use abide_core::time::{Span, Timestamp};
 use abide_engine::Engine;
-use abide_engine::request::{Answer, Claim, LeasedTask, ToRun, Told, What};
+use abide_engine::request::{Answer, BodyStep, Claim, LeasedTask, ToRun, Told, What};
 use abide_engine::store::Wanted;
+
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
 
 use super::problem::{at_field, duration, identifier};
 use crate::tasks::*;
@@ -443,8 +446,10 @@ fn resource(told: ResourceTold) -> Resource {
 }
 
 fn evidence(n: usize, told: &EvidenceTold) -> Result<Evidence, Problem> {
-    let kind = serde_json::from_value(serde_json::Value::from(told.kind.as_str()));
-    let kind = kind.map_err(|error| Problem::invalid(format!("/evidence/{n}/type"), error.to_string()))?;
+    let kind =
+        Deserialize::deserialize(IntoDeserializer::<serde::de::value::Error>::into_deserializer(told.kind.as_str()));
+    let kind = kind
+        .map_err(|error: serde::de::value::Error| Problem::invalid(format!("/evidence/{n}/type"), error.to_string()))?;
     Ok(Evidence { kind, reference: told.reference.clone(), step_id: None, at: None })
 }
 
@@ -473,13 +478,17 @@ pub fn effect_key(told: &Told) -> Option<EffectKey> {
 }
 
 /// What a coded body gets back.
-pub fn body_state(told: &Told) -> serde_json::Value {
+pub fn body_state(told: &Told) -> impl serde::Serialize + '_ {
+    #[derive(serde::Serialize)]
+    struct State<'a> {
+        steps: std::collections::BTreeMap<&'a Path, &'a BodyStep>,
+        next: Next,
+    }
     let next = match &told.reply {
         Reply::Body { next, .. } => *next,
         _ => Next::Continue,
     };
-    let steps: std::collections::BTreeMap<_, _> = told.steps.iter().map(|step| (&step.step_id, step)).collect();
-    serde_json::json!({ "steps": steps, "next": next })
+    State { steps: told.steps.iter().map(|step| (&step.step_id, step)).collect(), next }
 }
 
 /// What became of the run, as a worker gets it.

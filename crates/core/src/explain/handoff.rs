@@ -10,6 +10,7 @@ use super::words::{self, QUOTED, quote};
 use super::{LateSaid, Surroundings};
 use crate::contract::{Failure, RunState, StepState};
 use crate::definition::Definition;
+use crate::expression::replace_scalars;
 use crate::ids::{Path, RunId, WorkerId};
 use crate::run::Working;
 use crate::run::step::{Proof, Receipt, Ref, Resource, Step};
@@ -265,10 +266,44 @@ fn with_late_results(view: &View<'_>, mut actions: Vec<NextAction>) -> Vec<NextA
         let Some(late) = action.step_id.as_ref().and_then(|path| view.around.late_proof(path)) else { continue };
         let when = words::ago(view.now, late.at);
         action.title = format!("{} with the result that came {when}", quote(&action.title, QUOTED));
-        match late.shown.as_ref().and_then(|json| serde_json::from_str::<Value>(json).ok()) {
+        match late.shown.as_ref().and_then(|json| unchanged(json)) {
             Some(output) => action.body["output"] = output,
             None => action.needs.push("output"),
         }
     }
     actions
+}
+
+/// The value, if writing it again says the same. One that would lose digits or a repeated key is not put into a ready call:
+/// the operator gives it.
+fn unchanged(json: &str) -> Option<Value> {
+    let value: Value = serde_json::from_str(json).ok()?;
+    let (mut scalars, mut exact) = (0usize, true);
+    replace_scalars(json, |scalar| {
+        scalars += 1;
+        let kept = |one: Value| one.to_string().as_str() == scalar;
+        exact &= scalar.starts_with('"') || serde_json::from_str(scalar).is_ok_and(kept);
+        None
+    });
+    let mut written = 0usize;
+    replace_scalars(&value.to_string(), |_| {
+        written += 1;
+        None
+    });
+    (exact && written == scalars).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_would_change_is_not_put_into_a_ready_call() {
+        for same in ["null", "{\"n\": 1, \"t\": \"caf\\u00e9\", \"x\": [1.5, true]}", "18446744073709551615"] {
+            assert!(unchanged(same).is_some(), "{same}");
+        }
+        for other in ["18446744073709551616", "{\"n\": 1, \"n\": 2}", "1e400", "\"half \\ud83d\"", "[1.50]", "no"] {
+            assert!(unchanged(other).is_none(), "{other}");
+        }
+    }
 }

@@ -282,7 +282,10 @@ impl<'s> Evaluation<'_, 's> {
         materialise(json, self.meter).map_err(|fault| match fault {
             Unreadable::Exhausted => out_of_fuel(self.expression),
             Unreadable::Invalid => {
-                self.bad_value("it reads JSON that has no value here: a number beyond a double, or no JSON")
+                self.bad_value("it reads JSON that has no value here: a string that is not Unicode, or no JSON")
+            }
+            Unreadable::Number(number) => {
+                self.bad_value(&format!("it computes with {number}, which fits neither 64 bits nor a double"))
             }
         })
     }

@@ -38,6 +38,92 @@ pub fn split_list(json: &str) -> Option<Vec<&str>> {
     scan.ended_well.then_some(items)
 }
 
+/// The members of a JSON object, exactly as written: each key with its quotes, and the text of its value.
+pub fn split_object(json: &str) -> Option<Vec<(&str, &str)>> {
+    members(json).map(Iterator::collect)
+}
+
+/// The same JSON with some of its strings (keys among them), numbers and words replaced; all else stays as written.
+pub fn replace_scalars(json: &str, mut replacement: impl FnMut(&str) -> Option<String>) -> String {
+    let bytes = json.as_bytes();
+    let (mut out, mut at, mut copied) = (String::with_capacity(json.len()), 0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        if is_space(byte) || matches!(byte, b'{' | b'}' | b'[' | b']' | b',' | b':') {
+            at += 1;
+            continue;
+        }
+        let end = value_end(bytes, at).unwrap_or(bytes.len());
+        if let Some(new) = json.get(at..end).and_then(&mut replacement) {
+            out.push_str(json.get(copied..at).unwrap_or_default());
+            out.push_str(&new);
+            copied = end;
+        }
+        at = end;
+    }
+    out.push_str(json.get(copied..).unwrap_or_default());
+    out
+}
+
+/// The text of a JSON string, for people and searches: half of a surrogate pair, which is no character, becomes U+FFFD.
+pub fn readable_text(quoted: &str) -> Option<Cow<'_, str>> {
+    decode(quoted).or_else(|| decode(&without_lone_surrogates(quoted)).map(|text| Cow::Owned(text.into_owned())))
+}
+
+fn without_lone_surrogates(quoted: &str) -> String {
+    let unit = |at: usize| {
+        let hex = quoted.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(hex, 16).ok()
+    };
+    let (mut out, mut at) = (String::with_capacity(quoted.len()), 0);
+    while let Some(rest) = quoted.get(at..).filter(|rest| !rest.is_empty()) {
+        let length = match (unit(at), unit(at + 6)) {
+            (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 12,
+            (Some(0xd800..0xe000), _) => {
+                out.push_str("\\ufffd");
+                at += 6;
+                continue;
+            }
+            (Some(_), _) => 6,
+            (None, _) if rest.starts_with('\\') => 2,
+            (None, _) => rest.chars().next().map_or(1, char::len_utf8),
+        };
+        out.push_str(quoted.get(at..at + length).unwrap_or(rest));
+        at += length;
+    }
+    out
+}
+
+/// The first number in a JSON text that neither an integer of 64 bits nor a double can stand for.
+pub(super) fn first_inexact_number(json: &str) -> Option<&str> {
+    let bytes = json.as_bytes();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        at = match byte {
+            b'"' => string_end(bytes, at)?,
+            b'-' | b'0'..=b'9' => {
+                let end = value_end(bytes, at)?;
+                let number = json.get(at..end)?;
+                if !is_exact(number) {
+                    return Some(number);
+                }
+                end
+            }
+            _ => at + 1,
+        };
+    }
+    None
+}
+
+/// An integer is kept as it is; a fraction or a power of ten is the nearest double, unless it is lost in zero or infinity.
+fn is_exact(number: &str) -> bool {
+    if !number.contains(['.', 'e', 'E']) {
+        return number.parse::<i64>().is_ok();
+    }
+    let mantissa = number.split(['e', 'E']).next().unwrap_or(number);
+    let is_zero = !mantissa.contains(|digit| matches!(digit, '1'..='9'));
+    number.parse::<f64>().is_ok_and(|double| double.is_finite() && (is_zero || double != 0.0))
+}
+
 /// The text of the value one step below `container`.
 pub(super) fn child<'a>(container: &'a str, key: &Key) -> Option<&'a str> {
     match key {
@@ -117,7 +203,7 @@ pub(super) fn push_string(out: &mut String, text: &str) {
 }
 
 /// Whether lists and maps stand more than `limit` deep in each other.
-pub(super) fn is_deeper_than(json: &str, limit: usize) -> bool {
+pub fn is_deeper_than(json: &str, limit: usize) -> bool {
     let bytes = json.as_bytes();
     let (mut at, mut depth) = (0, 0usize);
     while let Some(&byte) = bytes.get(at) {
@@ -258,5 +344,31 @@ fn bracket_end(bytes: &[u8], from: usize) -> Option<usize> {
         if depth == 0 {
             return Some(at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_surrogate_pair_is_read_as_a_replacement_character() {
+        let rows = [
+            (r#""plain""#, "plain"),
+            (r#""half \ud83d""#, "half \u{fffd}"),
+            (r#""\udc00 and \ud83d\ude00""#, "\u{fffd} and \u{1f600}"),
+            (r#""\\ud83d \ud83d\n""#, "\\ud83d \u{fffd}\n"),
+        ];
+        for (json, text) in rows {
+            assert_eq!(readable_text(json).as_deref(), Some(text), "{json}");
+        }
+    }
+
+    #[test]
+    fn replacing_a_scalar_leaves_all_else_as_it_is_written() {
+        let json = " { \"a\" : [1.50 , \"x\"],\"b\":1e400}\n";
+        assert_eq!(replace_scalars(json, |_| None), json);
+        let replaced = replace_scalars(json, |scalar| (scalar == "\"x\"").then(|| "\"y\"".to_owned()));
+        assert_eq!(replaced, json.replace("\"x\"", "\"y\""));
     }
 }

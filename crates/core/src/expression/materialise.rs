@@ -5,18 +5,27 @@ use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
+use super::json::first_inexact_number;
 use super::meter::{Exhausted, Meter};
 use super::value::{Map, Value};
+
+/// How much of a number a message shows.
+const SHOWN_DIGITS: usize = 32;
 
 /// Why a text gives no value.
 pub(super) enum Unreadable {
     Exhausted,
-    /// Not JSON, nested too deeply, or a number beyond a double.
+    /// Not JSON, nested too deeply, or a string that is not Unicode.
     Invalid,
+    /// A number that would silently become another one; the text is cut to what a message can show.
+    Number(String),
 }
 
 pub(super) fn materialise(json: &str, meter: &mut Meter) -> Result<Value, Unreadable> {
     meter.spend_bytes(json.len()).map_err(|Exhausted| Unreadable::Exhausted)?;
+    if let Some(number) = first_inexact_number(json) {
+        return Err(Unreadable::Number(number.chars().take(SHOWN_DIGITS).collect()));
+    }
     let mut deserializer = serde_json::Deserializer::from_str(json);
     let value = Seed(&mut *meter).deserialize(&mut deserializer);
     match value {

@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use error::{CompileError, EvalError};
-pub use json::{Key, slice, split_list};
+pub use json::{Key, is_deeper_than, readable_text, replace_scalars, slice, split_list, split_object};
 pub use scope::Scope;
 pub use template::Template;
 pub use value::{Map, Value};

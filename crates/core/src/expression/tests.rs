@@ -454,3 +454,38 @@ fn expressions_can_be_shared_between_threads() {
     shareable::<Expression>();
     shareable::<Template>();
 }
+
+#[test]
+fn a_value_that_would_change_is_an_error_where_it_is_computed_with() {
+    let digits = "7".repeat(5_000);
+    let rows = [
+        "\"half \\ud83d\"",
+        "1e400",
+        "1e-400",
+        "18446744073709551616",
+        "9223372036854775808",
+        "-9223372036854775809",
+        digits.as_str(),
+        "{\"a\\ud83d\": 1}",
+    ];
+    for json in rows {
+        let payload = format!("{{\"x\": {json}, \"n\": 1}}");
+        let mut scope = Scope::default();
+        scope.set(&["input"], payload.as_str());
+        let path = Expression::compile("input.x").unwrap();
+        assert_eq!(path.evaluate_json(&scope).unwrap(), json, "a path is cut out as it is written");
+        assert_eq!(Expression::compile("input.n + 1").unwrap().evaluate_json(&scope).unwrap(), "2", "{json}");
+        let computed = Expression::compile("[input.x]").unwrap().evaluate_json(&scope);
+        assert!(matches!(computed, Err(EvalError::BadValue { .. })), "{json}: {computed:?}");
+        let whole = Expression::compile("size(input) == 2").unwrap().evaluate_bool(&scope);
+        assert!(matches!(whole, Err(EvalError::BadValue { .. })), "{json}: {whole:?}");
+    }
+    for (json, kept) in
+        [("0.0", "[0.0]"), ("0e-400", "[0.0]"), ("1e300", "[1e300]"), ("9223372036854775807", "[9223372036854775807]")]
+    {
+        let mut scope = Scope::default();
+        scope.set(&["input"], json);
+        let computed = Expression::compile("[input]").unwrap().evaluate_json(&scope).unwrap().into_owned();
+        assert_eq!(computed.replace("1e+300", "1e300"), kept);
+    }
+}

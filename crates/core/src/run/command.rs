@@ -129,6 +129,10 @@ pub enum Ask {
     Canceled {
         holding: Holding,
     },
+    /// The answer to a claim did not reach its worker: nobody executes the task.
+    Undelivered {
+        holding: Holding,
+    },
     /// A coded body reports and begins steps.
     Steps {
         holding: Holding,
@@ -571,7 +575,7 @@ impl Ask {
             Ask::Complete { .. } => Cause::Completed,
             Ask::Fail { .. } => Cause::Failed,
             Ask::Block { .. } => Cause::Blocked,
-            Ask::Canceled { .. } => Cause::Acknowledged,
+            Ask::Canceled { .. } | Ask::Undelivered { .. } => Cause::Acknowledged,
             Ask::Heartbeat { .. } | Ask::Effect { .. } | Ask::Callback { .. } | Ask::Steps { .. } => Cause::Reported,
             Ask::Cancel { .. } => Cause::CancelAsked,
             Ask::Pause { .. } => Cause::PauseAsked,
@@ -596,6 +600,7 @@ impl Ask {
             | Ask::Effect { holding, .. }
             | Ask::Callback { holding, .. }
             | Ask::Canceled { holding }
+            | Ask::Undelivered { holding }
             | Ask::Steps { holding, .. } => Some(holding),
             Ask::Start(_)
             | Ask::Claim { .. }

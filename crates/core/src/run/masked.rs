@@ -52,6 +52,7 @@ fn ask(ask: &mut Ask, mask: &Mask) {
         Ask::Cancel { reason, .. } | Ask::Pause { reason } | Ask::Resolve { reason, .. } => text(reason, mask),
         Ask::Start(_)
         | Ask::Claim { .. }
+        | Ask::Undelivered { .. }
         | Ask::Callback { .. }
         | Ask::Canceled { .. }
         | Ask::Resume { .. }

@@ -69,6 +69,7 @@ impl Ask {
             Ask::Cancel { reason, .. } | Ask::Pause { reason } => none.word(reason),
             Ask::Claim { .. }
             | Ask::Canceled { .. }
+            | Ask::Undelivered { .. }
             | Ask::Resume { .. }
             | Ask::Reconnect { .. }
             | Ask::RetryNow

@@ -342,12 +342,13 @@ impl<'d> Explorer<'d> {
         let Some((holding, _, worker)) = Self::pick(&self.leased(), a) else { return };
         let actor = Actor::worker(worker.as_str());
         let name = (b.is_multiple_of(2)).then(|| format!("effect{}", b % 3));
-        let ask = match b % 5 {
+        let ask = match b % 6 {
             0 => Ask::Heartbeat { holding, progress: Some(Progress { done: 1, total: None, message: None, at: None }) },
             1 => Ask::Effect { holding, name, external_id: None, result: None },
             2 => Ask::Effect { holding, name, external_id: Some("ext".into()), result: None },
             3 => Ask::Effect { holding, name, external_id: None, result: Some(r#"{"r":1}"#.into()) },
-            _ => Ask::Canceled { holding },
+            4 => Ask::Canceled { holding },
+            _ => Ask::Undelivered { holding },
         };
         self.ask(actor, ask);
     }

@@ -276,3 +276,37 @@ fn what_is_said_beside_a_payload_is_bounded_and_the_lease_stays() {
     let refused = run.when(failed_with("a", fault(limits::WORDS_BYTES))).then_rejected("payload-too-large");
     refused.state(Running).when(failed_with("a", fault(limits::WORDS_BYTES - 100))).state(RetryScheduled);
 }
+
+/// A claim whose answer did not get to its worker.
+fn undelivered(run: &Given, path: &str) -> Act {
+    asked(Ask::Undelivered { holding: run.holding(path) })
+}
+
+#[test]
+fn a_claim_that_did_not_reach_its_worker_costs_neither_an_attempt_nor_trust() {
+    let mut run = steps(&["a"]);
+    for worker in ["w1", "w2", "w3", "w4"] {
+        run = run.after([claimed_by("a", worker)]);
+        let back = undelivered(&run, "a");
+        run = run.when(back).then(["task.canceled", "task.issued", "run.queued"]).state(Queued);
+        assert_eq!((run.row("a").attempt, run.row("a").losses.len()), (1, 0), "{worker}");
+    }
+    run.after([claimed("a"), completed("a")]).state(Succeeded).log_holds();
+}
+
+#[test]
+fn a_claim_that_did_not_reach_its_worker_is_no_effect_of_unknown_outcome() {
+    let document =
+        "workflow: pay\nsteps:\n  - { id: pay, task: charge, effect: external, reconcile: { task: find } }\n";
+    let run = given(document).after([started(), claimed("pay")]);
+    let back = undelivered(&run, "pay");
+    let run = run.when(back).state(Queued).step_is("pay", StepState::Issued);
+    assert_eq!(run.row("pay").attempt, 1, "nothing was tried, so nothing is looked for");
+}
+
+#[test]
+fn a_claim_of_a_run_that_cancels_ends_with_the_cancel_when_it_did_not_reach_its_worker() {
+    let run = steps(&["a"]).after([claimed("a"), cancel()]).state(CancelRequested);
+    let back = undelivered(&run, "a");
+    run.when(back).state(Canceled).log_holds();
+}

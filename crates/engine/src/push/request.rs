@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use abide_core::contract::FailureClass;
+use abide_core::expression::{readable_text, split_list, split_object};
 use abide_core::run::command::Fault;
 use abide_core::run::{CALLBACK_PLACEHOLDER, placeholder};
 use reqwest::Method;
@@ -159,32 +160,47 @@ impl Filling<'_> {
         if !is_text && !self.fill.iter().any(|fill| fill.pointer.starts_with("/body")) {
             return Ok(body.as_bytes().to_vec());
         }
-        let mut value: Value = serde_json::from_str(body)
-            .map_err(|error| invalid("request_not_readable", format!("the body is not JSON: {error}")))?;
-        self.below("/body", &mut value)?;
-        match value {
-            Value::String(text) if is_text => Ok(text.into_bytes()),
-            value => Ok(value.to_string().into_bytes()),
+        let unreadable = || invalid("request_not_readable", "the body is not JSON".into());
+        if is_text {
+            let text = readable_text(body).ok_or_else(unreadable)?;
+            return Ok(self.text("/body", &text)?.into_bytes());
         }
+        let filled = self.below("/body", body.trim())?.ok_or_else(unreadable)?;
+        Ok(filled.into_bytes())
     }
 
-    fn below(&mut self, pointer: &str, value: &mut Value) -> Result<(), Box<Fault>> {
-        match value {
-            Value::String(text) => *text = self.text(pointer, text)?,
-            Value::Array(items) => {
-                for (at, item) in items.iter_mut().enumerate() {
-                    self.below(&format!("{pointer}/{at}"), item)?;
-                }
+    /// JSON text with everything filled in; what needs no filling stays as it is written. None: it is not JSON.
+    fn below(&mut self, pointer: &str, json: &str) -> Result<Option<String>, Box<Fault>> {
+        let mut filled = String::with_capacity(json.len());
+        let (open, members, close) = match json.as_bytes().first() {
+            Some(b'{') => ('{', split_object(json), '}'),
+            Some(b'[') => {
+                let items = split_list(json);
+                ('[', items.map(|items| items.into_iter().map(|item| ("", item)).collect()), ']')
             }
-            Value::Object(members) => {
-                for (key, member) in members.iter_mut() {
-                    let key = key.replace('~', "~0").replace('/', "~1");
-                    self.below(&format!("{pointer}/{key}"), member)?;
-                }
+            Some(b'"') => {
+                let Some(text) = readable_text(json) else { return Ok(None) };
+                let with_secrets = self.text(pointer, &text)?;
+                let unchanged = with_secrets == text;
+                return Ok(Some(if unchanged { json.to_owned() } else { Value::from(with_secrets).to_string() }));
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            _ => return Ok(Some(json.to_owned())),
+        };
+        let Some(members) = members else { return Ok(None) };
+        filled.push(open);
+        for (at, (key, value)) in members.into_iter().enumerate() {
+            let Some(name) = (if key.is_empty() { Some(at.to_string().into()) } else { readable_text(key) }) else {
+                return Ok(None);
+            };
+            let name = name.replace('~', "~0").replace('/', "~1");
+            let Some(value) = self.below(&format!("{pointer}/{name}"), value)? else { return Ok(None) };
+            filled.push_str(if at == 0 { "" } else { "," });
+            filled.push_str(key);
+            filled.push_str(if key.is_empty() { "" } else { ":" });
+            filled.push_str(&value);
         }
-        Ok(())
+        filled.push(close);
+        Ok(Some(filled))
     }
 }
 

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use abide_core::expression::{is_deeper_than, readable_text, replace_scalars};
 use abide_core::run::command::{Fault, Json};
 use serde_json::Value;
 
 /// What a variable of the environment starts with that holds a secret.
 const VARIABLE: &str = "ABIDE_SECRET_";
+/// An answer that nests deeper is taken for a text.
+const DEEPEST: usize = 128;
 
 /// Secrets by name.
 #[derive(Clone, Default)]
@@ -114,16 +117,26 @@ impl Redactor {
         self.0.iter().fold(text.to_owned(), |text, (secret, shown)| text.replace(secret, shown))
     }
 
-    /// The text as it is if it is JSON without a secret; rewritten if it has one; none if it is no JSON.
+    /// The text as it is if it is JSON without a secret; with a secret only the strings and numbers that show it are
+    /// rewritten; none if it is no JSON.
     pub fn json(&self, text: &str) -> Option<Json> {
-        let mut value: Value = serde_json::from_str(text).ok()?;
+        serde_json::from_str::<serde::de::IgnoredAny>(text).ok()?;
+        if is_deeper_than(text, DEEPEST) {
+            return None;
+        }
         let shows = |(secret, _): &(String, String)| text.contains(secret.as_str());
         // An escape can hide a secret from a plain search.
-        if self.0.is_empty() || !(text.contains("\\u") || self.0.iter().any(shows)) {
+        if self.0.is_empty() || !(text.contains('\\') || self.0.iter().any(shows)) {
             return Some(text.into());
         }
-        self.value(&mut value);
-        Some(value.to_string().into())
+        Some(replace_scalars(text, |scalar| self.scalar(scalar)).into())
+    }
+
+    /// A secret of digits can come back as a number: it becomes a string then.
+    fn scalar(&self, json: &str) -> Option<String> {
+        let shown = if json.starts_with('"') { readable_text(json)? } else { json.into() };
+        let redacted = self.text(&shown);
+        (redacted != shown).then(|| Value::from(redacted).to_string())
     }
 
     pub fn fault(&self, mut fault: Fault) -> Fault {

@@ -22,6 +22,7 @@ pub struct ApprovalView {
     pub step_id: Path,
     pub title: String,
     pub subject_digest: Digest,
+    #[serde(serialize_with = "crate::request::maybe_raw")]
     pub subject: Option<Json>,
     pub approvers: Vec<String>,
     pub quorum: u32,

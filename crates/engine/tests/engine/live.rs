@@ -508,3 +508,27 @@ async fn a_refusal_harms_nobody_else_and_a_caller_that_goes_away_neither() {
     assert_eq!(world.engine.counts(None).await.expect("counts")[&RunState::Queued], 18);
     world.healthy().await;
 }
+
+#[tokio::test]
+async fn a_claim_whose_caller_goes_away_gives_its_lease_back_at_once() {
+    use std::future::Future as _;
+    use std::task::{Context, Waker};
+
+    let directory = Directory::new("gone");
+    let engine = directory.engine();
+    engine.register(IDEMPOTENT).await.expect("a document");
+    engine.start("safe", json!({})).await.expect("a run");
+    for n in 0..100u64 {
+        let mut asking = Box::pin(engine.claim(claim("w1", &["work"], 1)));
+        let _ = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        // Some go away before they are served, some while their answer is on its way to the disk or back.
+        tokio::time::sleep(Duration::from_micros(n * 20)).await;
+        drop(asking);
+    }
+    let until = Some(engine.clock().now() + Span::from_secs(20));
+    let asked = abide_engine::request::Claim { until, ..claim("w1", &["work"], 1) };
+    let tasks = engine.claim(asked).await.expect("the task");
+    assert_eq!((tasks.len(), tasks[0].attempt), (1, 1), "no attempt was lost");
+    assert!(tasks[0].epoch.0 > 1, "somebody was served and had gone");
+    engine.complete(&tasks[0], "w1", None).await.expect("done");
+}

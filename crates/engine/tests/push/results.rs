@@ -170,3 +170,23 @@ async fn a_target_that_does_not_prove_who_it_is_gets_nothing() {
     assert_eq!((&failure["class"], &failure["code"]), (&json!("transient"), &json!("not_sent")), "{failure}");
     assert!(world.stub.seen().is_empty());
 }
+
+#[tokio::test]
+async fn an_answer_is_the_output_byte_for_byte() {
+    let world = World::new().await;
+    let _push = world.push(world.options());
+    let rows = [
+        r#""half an emoji \ud83d""#,
+        r#"{"key \ud83d":[1.50 , 18446744073709551616],"a":1,"a":2}"#,
+        "1e400",
+        "-0",
+        r#""nul \u0000""#,
+    ];
+    for answer in rows {
+        world.stub.answers([Answer::Says(200, answer, "")]);
+        let run = world.start(GET).await;
+        world.until(&run, RunState::Succeeded).await;
+        let output = world.engine.payload(&run, "a/output").await.expect("a read");
+        assert_eq!(output.as_deref(), Some(answer));
+    }
+}

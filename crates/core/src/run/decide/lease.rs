@@ -132,23 +132,44 @@ impl Draft<'_> {
         if kind == TaskKind::Step && self.complete_from_receipt(&path)? {
             return Ok(Reply::Done);
         }
-        if stop {
-            self.cancel_step(&path, reason, unknown)?;
-            self.ended(&path)?;
-        } else {
-            match kind {
-                TaskKind::Step if unknown => {
-                    let message = "its worker gave it back without saying whether the effect happened";
-                    let failure =
-                        Failure::new(FailureKind::StepFailed, FailureClass::OutcomeUnknown, message, self.now);
-                    self.recover(&path, failure.of(path.clone(), attempt), None)?;
-                }
-                TaskKind::Step | TaskKind::Body => self.issue_again(&path, attempt, None)?,
-                TaskKind::Reconcile => self.issue_probe(&path)?,
-                TaskKind::Compensate => self.issue_undo(&path)?,
-            }
+        if unknown && !stop {
+            let message = "its worker gave it back without saying whether the effect happened";
+            let failure = Failure::new(FailureKind::StepFailed, FailureClass::OutcomeUnknown, message, self.now);
+            self.recover(&path, failure.of(path.clone(), attempt), None)?;
+            return Ok(Reply::Done);
         }
+        self.go_on_without(&path, kind, stop.then_some((reason, unknown)))?;
         Ok(Reply::Done)
+    }
+
+    /// Nobody got the lease, so nothing happened under it: the task is issued again at once, as if it had not been claimed.
+    pub(super) fn undelivered(&mut self, holding: &Holding) -> Decided<Reply> {
+        let path = row_of(&holding.path);
+        let step = self.must_row(&path)?;
+        let stop = self.should_stop(step);
+        let kind = step.task.as_ref().map_or(TaskKind::Step, |task| task.kind);
+        let reason = "the answer to its claim did not reach its worker";
+        let epoch = Some(holding.epoch);
+        self.tell_of(&holding.path, Fact::TaskCanceled { epoch, digest: None, reason: reason.into(), until: None })?;
+        self.go_on_without(&path, kind, stop.then_some((reason, false)))?;
+        Ok(Reply::Done)
+    }
+
+    /// After a task that was given back: it is issued again, or its step is canceled with a reason because nobody wants it any
+    /// more.
+    fn go_on_without(&mut self, path: &Path, kind: TaskKind, unwanted: Option<(&str, bool)>) -> Decided {
+        if let Some((reason, unknown)) = unwanted {
+            self.cancel_step(path, reason, unknown)?;
+            return self.ended(path);
+        }
+        match kind {
+            TaskKind::Step | TaskKind::Body => {
+                let attempt = self.must_row(path)?.attempt;
+                self.issue_again(path, attempt, None)
+            }
+            TaskKind::Reconcile => self.issue_probe(path),
+            TaskKind::Compensate => self.issue_undo(path),
+        }
     }
 
     /// Takes a task back, whether somebody holds it or not.
