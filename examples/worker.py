@@ -5,7 +5,8 @@ SERVER, KEY = os.environ.get("ABIDE_SERVER", "http://127.0.0.1:7070"), os.enviro
 HEADERS = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
 
 def say(path, **body):
-    request = urllib.request.Request(f"{SERVER}/v1/tasks/{path}", json.dumps(body).encode(), HEADERS)
+    headers = HEADERS | ({"Abide-Epoch": str(body["epoch"])} if "epoch" in body else {})  # known also if the body is refused
+    request = urllib.request.Request(f"{SERVER}/v1/tasks/{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=90) as answer:
         return json.loads(answer.read() or "{}")  # 204 has no body: nothing came within 20 seconds
 

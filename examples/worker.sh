@@ -4,7 +4,7 @@
 server=${ABIDE_SERVER:-http://127.0.0.1:7070}
 
 say() { # PATH BODY: repeating a report changes nothing, so a lost answer is simply asked for again
-  curl -sSf --retry 3 -H 'Content-Type: application/json' \
+  curl -sSf --retry 3 -H 'Content-Type: application/json' ${epoch:+-H "Abide-Epoch: $epoch"} \
     ${ABIDE_API_KEY:+-H "Authorization: Bearer $ABIDE_API_KEY"} -d "$2" "$server/v1/tasks/$1"
 }
 field() { printf '%s' "$task" | sed -n "s/.*\"$1\":\"\{0,1\}\([^\",}]*\).*/\1/p"; }
@@ -13,6 +13,7 @@ text() { printf '%s' "$task" | sed -n "s/.*\"$1\":\"\(\([^\"\\\\]\|\\\\.\)*\)\".
 greet() { [ -n "$1" ] && printf '{"greeting":"Hello, %s!"}' "$1"; }
 
 while :; do
+  epoch= # with it a result that cannot be read still ends its attempt
   task=$(say claim '{"worker":"shell-'$$'","queues":["default"],"handlers":["greet"]}') || { sleep 1; continue; }
   [ -n "$task" ] || continue # nothing came within the 20 seconds that a claim waits
   id=$(field task_id) epoch=$(field epoch)

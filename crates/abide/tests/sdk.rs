@@ -153,6 +153,18 @@ async fn a_transient_failure_and_a_panic_are_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_output_over_the_limit_asks_a_person_at_once_and_names_the_limit() {
+    let mut world = World::with(&[("flaky", FLAKY)]).await;
+    world.works(world.worker("w").handle("flaky", |_: Work| async move { Ok("x".repeat(3 << 20)) }));
+    let run_id = world.start("flaky", json!({})).await;
+    let run = world.until(&run_id, RunState::WaitingOnOperator).await;
+    assert!(run.summary.contains("1048576 bytes"), "{}", run.summary);
+    let failure = world.client.step(&run_id, "try").await.expect("the step").failure.expect("a failure");
+    assert_eq!(failure.code.as_deref(), Some("payload-too-large"));
+    assert_eq!(world.client.step(&run_id, "try").await.expect("the step").attempt, 1, "nobody was lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_fatal_failure_ends_the_run_and_an_unknown_input_asks_a_person() {
     let mut world = World::with(&[("flaky", FLAKY)]).await;
     world.works(world.worker("w").handle("flaky", |work: Work| async move {

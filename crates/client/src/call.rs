@@ -28,6 +28,7 @@ pub struct Call {
     patience: Duration,
     retries: u32,
     minimal: bool,
+    epoch: Option<u64>,
     fault: Option<Error>,
 }
 
@@ -71,6 +72,7 @@ impl Call {
             patience: PATIENCE,
             retries,
             minimal: false,
+            epoch: None,
             fault: None,
         }
     }
@@ -108,6 +110,12 @@ impl Call {
     /// Only what identifies the run is answered, which costs the server no look at it.
     pub fn minimal(mut self) -> Call {
         self.minimal = true;
+        self
+    }
+
+    /// The lease that a report speaks for, beside its body: a report that cannot be read still ends its attempt.
+    pub(crate) fn epoch(mut self, epoch: u64) -> Call {
+        self.epoch = Some(epoch);
         self
     }
 
@@ -163,6 +171,9 @@ impl Call {
         }
         if let Some(key) = &self.key {
             request = request.header("idempotency-key", key);
+        }
+        if let Some(epoch) = self.epoch {
+            request = request.header("abide-epoch", epoch);
         }
         if self.minimal {
             request = request.header("prefer", "return=minimal");

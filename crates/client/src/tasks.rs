@@ -142,6 +142,20 @@ impl Said {
         }
     }
 
+    /// The lease that it speaks for.
+    fn epoch(&self) -> u64 {
+        match self {
+            Said::Heartbeat(ask) => ask.epoch,
+            Said::Complete(ask) => ask.epoch,
+            Said::Fail(ask) => ask.epoch,
+            Said::Block(ask) => ask.epoch,
+            Said::Callback(ask) => ask.epoch,
+            Said::Effect(ask) => ask.epoch,
+            Said::Canceled(ask) => ask.epoch,
+            Said::Steps(ask) => ask.epoch,
+        }
+    }
+
     /// About how many bytes it has on the wire.
     pub(crate) fn weight(&self) -> usize {
         let raw = |raw: &Option<Raw>| raw.as_ref().map_or(0, |raw| raw.get().len());
@@ -234,7 +248,7 @@ impl Tasks for Client {
     fn tell<'a>(&'a self, item: &'a Item) -> Asking<'a, Reply> {
         Box::pin(async move {
             let call = self.call(Method::POST, &["v1", "tasks", &item.task_id, item.said.op()]);
-            let call = call.body("application/json", item.said.body()?);
+            let call = call.body("application/json", item.said.body()?).epoch(item.said.epoch());
             let answer = call.patience(PATIENCE).once().send().await?;
             item.said.reply(&answer.body)
         })

@@ -244,6 +244,50 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     Ok(read)
 }
 
+/// The epoch at the top of a report, also where the rest of it is cut off or is no JSON.
+pub fn epoch_in(body: &[u8]) -> Option<u64> {
+    let (mut at, mut depth) = (0usize, 0usize);
+    while let Some(byte) = body.get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let end = end_of_string(body, at)?;
+                if depth == 1
+                    && body.get(at..end) == Some(b"\"epoch\"")
+                    && let Some(epoch) = number_after_colon(body.get(end..)?)
+                {
+                    return Some(epoch);
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+fn end_of_string(body: &[u8], from: usize) -> Option<usize> {
+    let mut at = from + 1;
+    loop {
+        match body.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// A whole number that something follows: one that was cut off is another number.
+fn number_after_colon(rest: &[u8]) -> Option<u64> {
+    let rest = rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let ends = matches!(rest.get(digits)?, b',' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
+    std::str::from_utf8(&rest[..digits]).ok().filter(|_| ends)?.parse().ok()
+}
+
 /// UTF-8, no byte order mark, not too deep: before anything is read that might recurse.
 fn check_text(body: &[u8]) -> Result<(), Problem> {
     let malformed = |offset: usize, why: &str| {

@@ -125,6 +125,13 @@ fn parameters(route: &Route) -> Vec<Value> {
             "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$" },
         }));
     }
+    if route.path.starts_with("/v1/tasks/{task_id}/") {
+        parameters.push(json!({
+            "name": "Abide-Epoch", "in": "header", "required": false,
+            "description": "The epoch of the lease, as in the body. With it a result that cannot be read ends its attempt with the cause.",
+            "schema": { "type": "integer", "minimum": 0 },
+        }));
+    }
     parameters
 }
 

@@ -69,6 +69,11 @@ impl Route {
         self.allowed == DECIDE
     }
 
+    /// Whether a worker says here how a task, or a step of a body, went.
+    pub fn takes_results(&self) -> bool {
+        ["complete", "fail", "steps"].iter().any(|what| self.path.strip_prefix("/v1/tasks/{task_id}/") == Some(what))
+    }
+
     fn query(mut self, names: &'static [&'static str]) -> Route {
         self.query = names;
         self

@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::call::{Answered, Body, Call, Reply, Who, idempotency};
+use super::call::{Answered, Body, Call, Reply, Who, epoch_in, idempotency};
 use super::routes::{Allowed, Found, Route, Takes};
 use super::{Api, link, locked, session};
 
@@ -281,20 +281,76 @@ async fn handle(api: Arc<Api>, from: IpAddr, request: Request<Incoming>) -> (Ans
     let prepared = prepare(&api, from, route, &parts.method, &path, &parts.headers, body).await;
     let (who, body, idempotency) = match prepared {
         Ok(prepared) => prepared,
-        Err(problem) => return (Err(problem), route.path),
+        Err(Unprepared { problem, refused: None }) => return (Err(problem), route.path),
+        Err(Unprepared { problem, refused: Some((who, start)) }) => {
+            let refused = RefusedResult { who, params, headers: parts.headers, start };
+            return (Err(refused.end_attempt(&api, problem).await), route.path);
+        }
     };
+    let refused = route.takes_results().then(|| RefusedResult {
+        who: who.clone(),
+        params: params.clone(),
+        headers: parts.headers.clone(),
+        start: body.clone(),
+    });
     let under_way = match UnderWay::enter(&api, &who, idempotency.as_ref().map(|one| one.key.as_str())) {
         Ok(under_way) => under_way,
         Err(problem) => return (Err(problem), route.path),
     };
     let engine = api.engine.in_namespace(who.namespace.clone());
     let call = Call { api, from, engine, who, params, query, headers: parts.headers, body, idempotency };
-    let answered = route.call(call).await;
+    let answered = match (route.call(call).await, refused) {
+        (Err(problem), Some(refused)) => Err(refused.end_attempt(&shared, problem).await),
+        (answered, _) => answered,
+    };
     drop(under_way);
     (answered, route.path)
 }
 
 type Prepared = (Who, Bytes, Option<abide_engine::request::Idempotency>);
+
+/// Why a request does not get to its handler; of a worker's result also whose it is and how it begins.
+struct Unprepared {
+    problem: Problem,
+    refused: Option<(Who, Bytes)>,
+}
+
+impl From<Problem> for Unprepared {
+    fn from(problem: Problem) -> Unprepared {
+        Unprepared { problem, refused: None }
+    }
+}
+
+/// A worker's result that was refused. Where its lease is proven, its attempt is over.
+struct RefusedResult {
+    who: Who,
+    params: Vec<(String, String)>,
+    headers: HeaderMap,
+    /// The body, or as much of it as was read.
+    start: Bytes,
+}
+
+impl RefusedResult {
+    async fn end_attempt(self, api: &Arc<Api>, problem: Problem) -> Problem {
+        let RefusedResult { who, params, headers, start } = self;
+        let task_id = params.iter().find(|(name, _)| name == "task_id").map_or("", |(_, value)| value);
+        let (told, written) = (epoch_of(&headers), epoch_in(&start));
+        let epoch = match (told, written) {
+            // Whoever says two things has proven neither.
+            (Some(told), Some(written)) if told != written => return problem,
+            (told, written) => told.or(written),
+        };
+        let Some(epoch) = epoch else { return problem };
+        let engine = api.engine.in_namespace(who.namespace.clone());
+        let caller = abide_api::engine::Caller { name: who.key.as_ref().map(|key| key.principal.as_str()) };
+        abide_api::engine::end_attempt(&engine, caller, task_id, epoch, problem).await
+    }
+}
+
+/// The epoch that a worker sends beside its report, so that it is known also when the report cannot be read.
+fn epoch_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get("abide-epoch")?.to_str().ok()?.trim().parse().ok()
+}
 
 async fn prepare(
     api: &Arc<Api>,
@@ -304,7 +360,7 @@ async fn prepare(
     path: &str,
     headers: &HeaderMap,
     body: Incoming,
-) -> Result<Prepared, Problem> {
+) -> Result<Prepared, Unprepared> {
     let (who, by) = admit(api, route, headers)?;
     // A worker that reports is never kept waiting: its lease would expire.
     // Files of the UI come from memory, many at once.
@@ -321,7 +377,12 @@ async fn prepare(
         }
         return Ok((who, Bytes::new(), None));
     }
-    let body = read_body(route, headers, body).await?;
+    let body = match read_body(route, headers, body).await {
+        Ok(body) => body,
+        Err((problem, start)) => {
+            return Err(Unprepared { problem, refused: route.takes_results().then_some((who, start)) });
+        }
+    };
     if by == By::Session {
         session::check_own_page(method, headers, body.is_empty() || check_type(route, headers, &body).is_ok())?;
     }
@@ -459,14 +520,17 @@ fn check_accept(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(Code::NotAcceptable, format!("This path answers with {gives}; {accept:?} does not take it.")))
 }
 
-async fn read_body(route: &Route, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Problem> {
+/// The body, or why it is not taken and what was read of it. Never more than the limit is kept.
+async fn read_body(route: &Route, headers: &HeaderMap, body: Incoming) -> Result<Bytes, (Problem, Bytes)> {
+    let unread = |problem| (problem, Bytes::new());
     if headers.contains_key(header::CONTENT_ENCODING) {
-        return Err(Problem::new(Code::UnsupportedContentEncoding, "Send the body as it is, not compressed."));
+        let problem = Problem::new(Code::UnsupportedContentEncoding, "Send the body as it is, not compressed.");
+        return Err(unread(problem));
     }
     let (lengths, coded) =
         (headers.get_all(header::CONTENT_LENGTH).iter().count(), headers.contains_key(header::TRANSFER_ENCODING));
     if lengths > 1 || (lengths == 1 && coded) {
-        return Err(Problem::new(Code::BadRequest, "The length of the body is said twice."));
+        return Err(unread(Problem::new(Code::BadRequest, "The length of the body is said twice.")));
     }
     let limit = match route.takes {
         Takes::Document => abide_core::definition::LARGEST_DOCUMENT_BYTES,
@@ -477,16 +541,33 @@ async fn read_body(route: &Route, headers: &HeaderMap, body: Incoming) -> Result
         Problem::new(Code::PayloadTooLarge, detail).with("limit", limit)
     };
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if declared.is_some_and(|length| length > limit as u64) {
-        return Err(too_large());
+    let is_known_too_large = declared.is_some_and(|length| length > limit as u64);
+    // Of a result that is too large only its epoch is wanted, and the header may have said it.
+    if is_known_too_large && !(route.takes_results() && epoch_of(headers).is_none()) {
+        return Err(unread(too_large()));
     }
-    let limited = http_body_util::Limited::new(body, limit);
-    match tokio::time::timeout(BODY_TIME, limited.collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Problem::new(Code::BadRequest, format!("The body ended early: {error}."))),
-        Err(_) => Err(Problem::new(Code::BadRequest, "The body took too long to arrive.")),
+    let mut read = Vec::new();
+    match tokio::time::timeout(BODY_TIME, read_up_to(limit, body, &mut read)).await {
+        Ok(Ok(true)) => Ok(read.into()),
+        Ok(Ok(false)) => Err((too_large(), read.into())),
+        Ok(Err(error)) => Err(unread(Problem::new(Code::BadRequest, format!("The body ended early: {error}.")))),
+        Err(_) if is_known_too_large => Err((too_large(), read.into())),
+        Err(_) => Err(unread(Problem::new(Code::BadRequest, "The body took too long to arrive."))),
     }
+}
+
+/// Reads a body; false: there is more than the limit, and only so much was read.
+async fn read_up_to(limit: usize, mut body: Incoming, read: &mut Vec<u8>) -> Result<bool, hyper::Error> {
+    while let Some(frame) = body.frame().await {
+        let Ok(mut data) = frame?.into_data() else { continue };
+        if read.len() + data.len() > limit {
+            data.truncate(limit - read.len());
+            read.extend_from_slice(&data);
+            return Ok(false);
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(true)
 }
 
 fn check_type(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<(), Problem> {

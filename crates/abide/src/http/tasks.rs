@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_api::engine::{Says, body_state, effect_key, make_callback, report, task_done};
+use abide_api::engine::{Says, body_state, effect_key, end_attempt, make_callback, report, task_done};
 use abide_api::tasks::{
     Batch, BatchDone, BatchResult, Beat, BlockTask, CallbackMade, ClaimTasks, CompleteTask, FailTask, Heartbeat,
     MakeCallback, ProgressTold, Stopped, TellEffect, TellSteps,
@@ -14,7 +14,7 @@ use abide_engine::request::{LeaseRef, LeasedTask, Told as RunTold};
 use serde::{Deserialize, Serialize};
 
 use super::access;
-use super::call::{Answered, Call, InTransit, Reply, parse};
+use super::call::{Answered, Call, InTransit, Reply, epoch_in, parse};
 use super::connections::ConnectUrl;
 
 /// Items of one batch.
@@ -200,7 +200,7 @@ pub async fn batch(call: Call, asked: Batch) -> Answered {
     if asked.items.is_empty() || asked.items.len() > MOST_ITEMS {
         return Err(Problem::invalid("/items", format!("Send 1 to {MOST_ITEMS} items.")));
     }
-    let answers = futures_util::future::join_all(asked.items.iter().map(|item| one(&call, item.get()))).await;
+    let answers = futures_util::future::join_all(asked.items.iter().map(|item| one_result(&call, item.get()))).await;
     let mut results = Vec::with_capacity(answers.len());
     let mut leases = InTransit { engine: call.engine.clone(), leases: Vec::new() };
     for answer in answers {
@@ -214,6 +214,20 @@ pub async fn batch(call: Call, asked: Batch) -> Answered {
         results.push(BatchResult { status, body });
     }
     Ok(Reply::leasing(200, &BatchDone { results }, leases))
+}
+
+/// One item; a result in it that is refused ends its attempt, as a call of its own would.
+async fn one_result(call: &Call, item: &str) -> Result<(abide_api::Raw, Option<InTransit>), Problem> {
+    let problem = match one(call, item).await {
+        Err(problem) => problem,
+        answer => return answer,
+    };
+    match (parse::<Which>(item.as_bytes()), epoch_in(item.as_bytes())) {
+        (Ok(Which { op: Op::Complete | Op::Fail | Op::Steps, task_id }), Some(epoch)) => {
+            Err(end_attempt(&call.engine, call.worker(), &task_id, epoch, problem).await)
+        }
+        _ => Err(problem),
+    }
 }
 
 /// The answer to one item, with the lease that comes with it.

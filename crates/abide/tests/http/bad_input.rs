@@ -331,8 +331,14 @@ fn leases_are_judged_strictly() {
     let stale = json!({ "task_id": task["task_id"], "epoch": 99 });
     assert_eq!(stage.report(&stale, "heartbeat", json!({})).said(), (409, "lease-lost".into()), "B53");
     let large = json!({ "output": "x".repeat(1 << 20) });
-    assert_eq!(stage.report(&task, "complete", large).said(), (413, "payload-too-large".into()), "B56");
-    assert_eq!(stage.state(&run), "running", "the lease is kept");
+    let other = stage.start("hello", json!({}));
+    let too_large = stage.claim("w1");
+    let path = format!("/v1/tasks/{}/complete", too_large["task_id"].as_str().expect("a task"));
+    let refused = stage.post_with(&path, &[("Abide-Epoch", "1")], large);
+    assert_eq!(refused.said(), (413, "payload-too-large".into()), "B56");
+    let ended = stage.until(&other, "waiting_on_operator");
+    assert_eq!(ended["blocking_reason"]["type"], "correction_required", "B56: the attempt is over: {ended}");
+    assert_eq!(stage.state(&run), "running", "the lease of another task is kept");
     assert_eq!(stage.report(&task, "complete", json!({ "output": 1 })).status, 200);
     assert_eq!(stage.report(&task, "complete", json!({ "output": 1 })).status, 200, "B55 alike");
     assert_eq!(stage.report(&task, "complete", json!({ "output": 2 })).said().0, 409, "B55 otherwise");

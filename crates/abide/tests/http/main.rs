@@ -10,6 +10,7 @@ mod faults;
 mod gates;
 mod link;
 mod payloads;
+mod refused;
 mod runs;
 mod scenario;
 mod screens;

@@ -5,4 +5,4 @@ mod problem;
 mod tasks;
 
 pub use problem::{at_field, duration, identifier};
-pub use tasks::{Caller, Says, body_state, claim, effect_key, make_callback, report, task_done};
+pub use tasks::{Caller, Says, body_state, claim, effect_key, end_attempt, make_callback, report, task_done};

@@ -25,6 +25,10 @@ const MOST_TASKS: u32 = 1_000;
 /// The longest wait of one claim.
 const LONGEST_WAIT_MS: u64 = 60_000;
 const USUAL_WAIT_MS: u64 = 20_000;
+/// In a refusal: the attempt is over because of it.
+const ATTEMPT_ENDED: &str = "attempt_ended";
+/// How much of a refusal stands in the failure of an attempt.
+const LONGEST_CAUSE: usize = 2_000;
 /// A lease is at least long enough for one heartbeat, and at most a day.
 const LEASES_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 
@@ -110,10 +114,48 @@ pub trait Says: Sized {
     fn claims_next(&self) -> bool {
         false
     }
+
+    /// It says how the task, or a step of a body, went: its worker does not say it otherwise.
+    fn is_result(&self) -> bool {
+        false
+    }
 }
 
-/// Carries a report to the run.
+/// Carries a report to the run. A result that cannot be taken ends the attempt, because its worker is through with the task.
 pub async fn report(engine: &Engine, caller: Caller<'_>, task_id: &str, said: impl Says) -> Result<Told, Problem> {
+    let (is_result, epoch) = (said.is_result(), said.epoch());
+    match carry(engine, caller, task_id, said).await {
+        Err(problem) if is_result => Err(end_attempt(engine, caller, task_id, epoch, problem).await),
+        answer => answer,
+    }
+}
+
+/// Ends the attempt whose result was refused for what it is, if the lease is its worker's. The refusal says so; it is
+/// otherwise as it was.
+pub async fn end_attempt(engine: &Engine, caller: Caller<'_>, task_id: &str, epoch: u64, problem: Problem) -> Problem {
+    let ends =
+        [Code::PayloadTooLarge, Code::ValidationFailed, Code::MalformedJson, Code::JsonTooDeep, Code::DuplicateKey];
+    if !ends.iter().any(|code| problem.is(*code)) || problem.more.contains_key(ATTEMPT_ENDED) {
+        return problem;
+    }
+    let Ok((run_id, holding)) = holding(task_id, epoch) else { return problem };
+    let named: Vec<String> =
+        problem.errors.iter().map(|error| format!(" {}: {}", error.pointer, error.detail)).collect();
+    let message = format!("{}{}", problem.detail, named.concat()).chars().take(LONGEST_CAUSE).collect();
+    let ask = Ask::Unacceptable { holding, code: problem.code.clone(), message };
+    let to_run =
+        ToRun { held_by: caller.name.map(Into::into), ..ToRun::new(run_id, Command::new(Actor::worker(""), ask)) };
+    match engine.asking(What::Run(Box::new(to_run))).await {
+        Ok(_) => {
+            let detail = format!("{} The attempt was ended with this as its failure.", problem.detail);
+            Problem { detail, ..problem }.with(ATTEMPT_ENDED, true)
+        }
+        // Whoever does not hold the lease ends nothing.
+        Err(_) => problem,
+    }
+}
+
+async fn carry(engine: &Engine, caller: Caller<'_>, task_id: &str, said: impl Says) -> Result<Told, Problem> {
     let evidence = said.evidence().iter().enumerate().map(|(n, told)| evidence(n, told)).collect::<Result<_, _>>()?;
     let claim_next = said.claims_next();
     let (run_id, holding) = holding(task_id, said.epoch())?;
@@ -176,6 +218,10 @@ impl Says for CompleteTask {
         self.epoch
     }
 
+    fn is_result(&self) -> bool {
+        true
+    }
+
     fn ask(self, holding: Holding, _: Timestamp) -> Result<Ask, Problem> {
         let report = Report {
             output: self.output.map(json),
@@ -198,6 +244,10 @@ impl Says for CompleteTask {
 impl Says for FailTask {
     fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    fn is_result(&self) -> bool {
+        true
     }
 
     fn ask(self, holding: Holding, _: Timestamp) -> Result<Ask, Problem> {
@@ -297,6 +347,10 @@ impl Says for Stopped {
 impl Says for TellSteps {
     fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    fn is_result(&self) -> bool {
+        true
     }
 
     fn ask(self, holding: Holding, now: Timestamp) -> Result<Ask, Problem> {

@@ -129,6 +129,14 @@ pub enum Ask {
     Canceled {
         holding: Holding,
     },
+    /// A report that cannot be taken, because it is too large or not as it must be: its worker is through with the task.
+    Unacceptable {
+        holding: Holding,
+        /// The stable name of the refusal, as `payload-too-large`.
+        code: String,
+        /// Names the limit or the field.
+        message: String,
+    },
     /// The answer to a claim did not reach its worker: nobody executes the task.
     Undelivered {
         holding: Holding,
@@ -573,7 +581,7 @@ impl Ask {
             Ask::Start(_) => Cause::Started,
             Ask::Claim { .. } => Cause::Claimed,
             Ask::Complete { .. } => Cause::Completed,
-            Ask::Fail { .. } => Cause::Failed,
+            Ask::Fail { .. } | Ask::Unacceptable { .. } => Cause::Failed,
             Ask::Block { .. } => Cause::Blocked,
             Ask::Canceled { .. } | Ask::Undelivered { .. } => Cause::Acknowledged,
             Ask::Heartbeat { .. } | Ask::Effect { .. } | Ask::Callback { .. } | Ask::Steps { .. } => Cause::Reported,
@@ -601,6 +609,7 @@ impl Ask {
             | Ask::Callback { holding, .. }
             | Ask::Canceled { holding }
             | Ask::Undelivered { holding }
+            | Ask::Unacceptable { holding, .. }
             | Ask::Steps { holding, .. } => Some(holding),
             Ask::Start(_)
             | Ask::Claim { .. }

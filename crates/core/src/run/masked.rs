@@ -48,6 +48,7 @@ fn ask(ask: &mut Ask, mask: &Mask) {
             done.iter_mut().for_each(|done| of_done(done, mask));
             wait.iter_mut().for_each(|wait| of_wait(wait, mask));
         }
+        Ask::Unacceptable { message, .. } => text(message, mask),
         Ask::Decide { comment, .. } => maybe(comment, mask),
         Ask::Cancel { reason, .. } | Ask::Pause { reason } | Ask::Resolve { reason, .. } => text(reason, mask),
         Ask::Start(_)

@@ -65,6 +65,7 @@ impl Ask {
                 none.words(progress.as_ref().and_then(|progress| progress.message.as_deref()))
             }
             Ask::Callback { name, .. } => none.word(name),
+            Ask::Unacceptable { code, message, .. } => none.word(code).word(message),
             Ask::MakeLink { whom, groups, .. } => none.word(whom).words(groups.iter().map(String::as_str)),
             Ask::Cancel { reason, .. } | Ask::Pause { reason } => none.word(reason),
             Ask::Claim { .. }

@@ -1,7 +1,7 @@
 //! Recovery by failure class; reconcile before retry.
 
 use abide_core::contract::{FailureClass, FailureKind, ReasonType, RunState::*, StepState};
-use abide_core::run::command::{Fault, Resolution};
+use abide_core::run::command::{Ask, Fault, Reply, Resolution};
 use abide_core::run::step::ProofBy;
 use abide_core::time::Span;
 
@@ -406,4 +406,62 @@ fn a_loop_whose_list_cannot_be_read_is_opened_again_as_a_loop() {
         .state(WaitingOnOperator)
         .after([resolve("e", Resolution::Skip)])
         .state(Succeeded);
+}
+
+/// A report of the worker that cannot be taken.
+fn unacceptable(run: &Given, path: &str) -> Act {
+    let (code, message) = ("payload-too-large".into(), "the body has more than 1048576 bytes".into());
+    asked(Ask::Unacceptable { holding: run.holding(path), code, message })
+}
+
+#[test]
+fn a_report_that_cannot_be_taken_ends_the_attempt_with_its_cause() {
+    let run = steps(&["a"]).after([claimed("a")]);
+    let refused = unacceptable(&run, "a");
+    run.when(refused).state(WaitingOnOperator).check(|run| {
+        let failure = run.row("a").failure.as_ref().expect("a failure");
+        assert_eq!((failure.class, failure.code.as_deref()), (FailureClass::Validation, Some("payload-too-large")));
+        assert!(failure.message.contains("1048576"), "{}", failure.message);
+        assert!(run.row("a").losses.is_empty(), "nobody was lost");
+    });
+}
+
+#[test]
+fn a_report_that_cannot_be_taken_is_answered_alike_when_it_is_repeated() {
+    let run = steps(&["a"]).after([claimed("a")]);
+    let refused = unacceptable(&run, "a");
+    let again = unacceptable(&run, "a");
+    run.after([refused]).when(again).then([]).then_reply(Reply::Replayed);
+}
+
+#[test]
+fn a_report_of_an_external_step_that_cannot_be_taken_is_looked_for() {
+    let document =
+        |probe: &str| format!("workflow: pay\nsteps:\n  - {{ id: pay, task: charge, effect: external{probe} }}\n");
+    let run = given(&document(", reconcile: { task: find }")).after([started(), claimed("pay")]);
+    let refused = unacceptable(&run, "pay");
+    run.when(refused).step_is("pay", StepState::Reconciling);
+    let run = given(&document("")).after([started(), claimed("pay")]);
+    let refused = unacceptable(&run, "pay");
+    run.when(refused).state(WaitingOnOperator).check(|run| {
+        let failure = run.row("pay").failure.as_ref().expect("a failure");
+        let known = (failure.class, failure.code.as_deref());
+        assert_eq!(known, (FailureClass::OutcomeUnknown, Some("payload-too-large")));
+    });
+}
+
+#[test]
+fn a_report_that_cannot_be_taken_does_not_undo_a_receipt() {
+    let document = "workflow: pay\nsteps:\n  - { id: pay, task: charge, effect: external }\n";
+    let run =
+        given(document).after([started(), claimed("pay"), received("pay", None, "ch_1", Some("{\"id\":\"ch_1\"}"))]);
+    let refused = unacceptable(&run, "pay");
+    run.when(refused).state(Succeeded).output("pay", "{\"id\":\"ch_1\"}");
+}
+
+#[test]
+fn a_report_of_a_lease_that_is_over_changes_nothing() {
+    let run = steps(&["a"]).after([claimed("a")]);
+    let refused = unacceptable(&run, "a");
+    run.after([lost("a")]).when(refused).then_rejected("lease-lost");
 }

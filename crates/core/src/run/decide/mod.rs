@@ -67,6 +67,7 @@ pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
             return draft.make_callback(holding, name, *token_hash, *expires_in);
         }
         Ask::Canceled { holding } => draft.stopped(holding, ask)?,
+        Ask::Unacceptable { holding, code, message } => draft.unacceptable(holding, code, message, ask)?,
         Ask::Undelivered { holding } => draft.undelivered(holding)?,
         Ask::Steps { holding, .. } => draft.steps(holding, ask)?,
         Ask::Cancel { reason, undo, grace } => draft.cancel(reason, *undo, *grace)?,

@@ -165,6 +165,19 @@ impl Draft<'_> {
         Ok(Reply::Done)
     }
 
+    /// A report that cannot be taken ends the attempt: its worker has nothing else to say. What may have acted is of unknown
+    /// outcome; all else failed because of what it was given or made.
+    pub(super) fn unacceptable(&mut self, holding: &Holding, code: &str, message: &str, ask: &Ask) -> Decided<Reply> {
+        let step = self.must_row(&row_of(&holding.path))?;
+        let kind = step.task.as_ref().map_or(TaskKind::Step, |task| task.kind);
+        let class = match self.effect_of(step, kind) {
+            EffectKind::External => FailureClass::OutcomeUnknown,
+            EffectKind::None | EffectKind::Idempotent => FailureClass::Validation,
+        };
+        let (message, code) = (format!("its report cannot be taken: {message}"), Some(code.to_owned()));
+        self.fail(holding, &Fault { class: Some(class), message, code, ..Fault::default() }, ask)
+    }
+
     pub(super) fn effect_of(&self, step: &crate::run::step::Step, kind: TaskKind) -> EffectKind {
         let def = self.spec(step);
         match kind {

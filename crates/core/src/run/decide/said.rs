@@ -15,6 +15,7 @@ pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
         Ask::Fail { fault, .. } => said.word("fail").fault(fault),
         Ask::Block { on, message, .. } => said.word("block").block(on).text(message.as_deref()),
         Ask::Canceled { .. } => said.word("canceled"),
+        Ask::Unacceptable { code, .. } => said.word("unacceptable").word(code),
         Ask::Steps { done, begin, wait, .. } => said.word("steps").steps(done, begin, wait),
         _ => return None,
     };
