@@ -297,11 +297,11 @@ async fn after_a_crash(client: &Client, mut server: Child, program: &Path, direc
 
 /// The program, built like this benchmark.
 fn program() -> PathBuf {
-    let built = Command::new(env!("CARGO")).args(["build", "--release", "--quiet", "-p", "abide"]).status();
+    let built = Command::new(env!("CARGO")).args(["build", "--profile", "dist", "--quiet", "-p", "abide"]).status();
     assert!(built.is_ok_and(|status| status.success()), "the program builds");
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
-    target.join("release/abide")
+    target.join("dist/abide")
 }
 
 /// Until it answers that it is ready.

@@ -29,9 +29,6 @@ fn a_worker_in_javascript_does_its_tasks() {
 
 /// With a key of role worker, which is all that a worker needs.
 fn works(program: &str, script: &str) {
-    let lines = std::fs::read_to_string(repository().join(script)).expect("a script").lines().count();
-    assert!(lines <= 30, "{script} has {lines} lines");
-
     let mut server = Server::start("serve", &folder(&format!("worker-{program}")));
     let document = std::fs::read_to_string(repository().join("examples/hello.workflow.yaml")).expect("an example");
     assert_eq!(server.ask("PUT", "/v1/workflows/hello", "application/yaml", &document).0, 201);
