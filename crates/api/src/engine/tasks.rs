@@ -147,7 +147,8 @@ pub async fn end_attempt(engine: &Engine, caller: Caller<'_>, task_id: &str, epo
         ToRun { held_by: caller.name.map(Into::into), ..ToRun::new(run_id, Command::new(Actor::worker(""), ask)) };
     match engine.asking(What::Run(Box::new(to_run))).await {
         Ok(_) => {
-            let detail = format!("{} The attempt was ended with this as its failure.", problem.detail);
+            let detail = problem.detail.trim_end_matches('.');
+            let detail = format!("{detail}. The attempt was ended with this as its failure.");
             Problem { detail, ..problem }.with(ATTEMPT_ENDED, true)
         }
         // Whoever does not hold the lease ends nothing.
