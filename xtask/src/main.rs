@@ -1,15 +1,17 @@
-//! Writes what derives from the tables: `cargo run -p xtask -- generate`.
+//! Writes what derives from the tables, and counts what the sources are made of: `cargo run -p xtask -- generate | numbers`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use abide_core::contract::document;
 
+mod numbers;
 mod problems;
 
 const USAGE: &str = "\
-usage: cargo run -p xtask -- generate
+usage: cargo run -p xtask -- generate | numbers
 
+numbers     print how large types, functions, files and the public interface are
 generate    write the reference pages, the contract, its schema and its diagram into docs/reference,
             and a page for every problem into docs/problems";
 
@@ -18,6 +20,16 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["generate"] => match generate() {
             Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("xtask: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        ["numbers"] => match numbers::report(&repository()) {
+            Ok(report) => {
+                print!("{report}");
+                ExitCode::SUCCESS
+            }
             Err(error) => {
                 eprintln!("xtask: {error}");
                 ExitCode::FAILURE
