@@ -61,14 +61,18 @@ fn a_connect_url_is_kept_only_from_the_holder_of_the_lease() {
 fn a_coded_body_and_a_batch_tell_where_to_reconnect_too() {
     let stage = Stage::within(&[("ABIDE_ALLOW_TARGET", "localhost:8080")]);
     assert_eq!(stage.apply(CODED).status, 201);
-    stage.start("c", json!({}));
-    let asked = json!({ "worker": "w", "queues": ["default"], "handlers": ["c@1"], "wait_ms": 10_000 });
-    let body = stage.post("/v1/tasks/claim", asked).json()["tasks"][0].clone();
+    let body = || {
+        stage.start("c", json!({}));
+        let asked = json!({ "worker": "w", "queues": ["default"], "handlers": ["c@1"], "wait_ms": 10_000 });
+        stage.post("/v1/tasks/claim", asked).json()["tasks"][0].clone()
+    };
     let wait = |url: &str| json!([{ "step_id": "drive", "auth": { "tool": "drive", "connect_url": url } }]);
-    let refused = stage.report(&body, "steps", json!({ "wait": wait("http://elsewhere/") }));
+    let refused = stage.report(&body(), "steps", json!({ "wait": wait("http://elsewhere/") }));
     assert_eq!(refused.said(), (422, "validation-failed".into()));
     assert_eq!(refused.json()["errors"][0]["pointer"], "/wait/0/auth/connect_url");
-    assert_eq!(stage.report(&body, "steps", json!({ "wait": wait("http://localhost:8080/x") })).status, 200);
+    assert_eq!(refused.json()["attempt_ended"], true, "a report of steps that cannot be taken ends its attempt");
+    assert!(kept(&stage).as_array().is_some_and(Vec::is_empty), "{}", kept(&stage));
+    assert_eq!(stage.report(&body(), "steps", json!({ "wait": wait("http://localhost:8080/x") })).status, 200);
     assert_eq!(kept(&stage)[0]["connect_host"], "localhost");
 
     assert_eq!(stage.apply(ONE).status, 201);
