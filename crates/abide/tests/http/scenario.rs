@@ -292,6 +292,13 @@ fn callbacks_effects_and_batches() {
 fn the_system_tells_about_itself() {
     let mut stage = Stage::new();
     assert_eq!(stage.get("/healthz").status, 200);
+    // A server is ready once it has committed, which takes a busy machine a while.
+    for _ in 0..600 {
+        if stage.get("/readyz").status == 200 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
     assert_eq!(stage.get("/readyz").status, 200);
     stage.apply("workflow: one\nsteps:\n  - { id: a, task: work }\n");
     stage.start("one", json!({}));

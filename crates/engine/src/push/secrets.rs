@@ -216,7 +216,7 @@ mod tests {
         }
         let echoed = r#"{"a": ["pa\u0022ss\/w\u00f6rd"], "4711": 47110}"#;
         let json = redactor.json(echoed).expect("JSON");
-        assert_eq!(&*json, r#"{"a":["[secret KEY]"],"[secret PIN]":"[secret PIN]0"}"#);
+        assert_eq!(&*json, r#"{"a": ["[secret KEY]"], "[secret PIN]": "[secret PIN]0"}"#);
         assert_eq!(redactor.json("{\"b\" : 1e2}").as_deref(), Some("{\"b\" : 1e2}"), "the rest is not rewritten");
         assert_eq!(redactor.json("plain"), None);
     }

@@ -66,7 +66,7 @@ const APPLICATORS: &[(&str, Applies, Form)] = &[
 const REFERENCES: &[&str] = &["$ref", "$dynamicRef", "$recursiveRef"];
 /// Schemas under these are only reached by references.
 const LIBRARIES: &[&str] = &["$defs", "definitions"];
-/// Each of these evaluates the schemas beside it once more.
+/// Each of these evaluates the schemas beside it again: at every level between it and a schema that applies to the same value.
 const AGAIN: &[&str] = &["unevaluatedProperties", "unevaluatedItems"];
 
 /// Why a schema is refused.
@@ -118,15 +118,15 @@ impl Cost {
         find_anchors(document, &mut String::new(), &mut anchors);
         let mut unfolding =
             Unfolding { root: document, anchors: &anchors, open: Vec::new(), left: MOST_NODES, recursive: false };
-        let nodes = unfolding.schema(document, 0)?;
-        let recursive = unfolding.recursive;
+        unfolding.schema(document, 0, &Repeats::once())?;
+        let (nodes, recursive) = (MOST_NODES - unfolding.left, unfolding.recursive);
         Ok(Cost { nodes, recursive, anchors })
     }
 
     /// The steps that the check of a value takes at most, found by walking schema and value together.
     pub fn steps(&self, document: &Value, value: &Value) -> Result<usize, TooCostly> {
         let mut walk = Walk { cost: self, root: document, left: MOST_STEPS };
-        walk.schema(document, value, 0)?;
+        walk.schema(document, value, 0, &Repeats::once())?;
         Ok(MOST_STEPS - walk.left)
     }
 
@@ -225,6 +225,41 @@ fn applicator(keyword: &str) -> Option<(Applies, Form)> {
     APPLICATORS.iter().find(|(name, ..)| *name == keyword).map(|(_, applies, form)| (*applies, *form))
 }
 
+/// How often a schema is compiled or evaluated where it stands, because of `unevaluated…` around it.
+#[derive(Clone)]
+struct Repeats {
+    times: usize,
+    /// For each `unevaluated…` around it on the same value: the schemas between.
+    between: Vec<usize>,
+}
+
+impl Repeats {
+    fn once() -> Repeats {
+        Repeats { times: 1, between: Vec::new() }
+    }
+
+    fn times(&self) -> usize {
+        self.between.iter().fold(self.times, |times, between| times.saturating_mul(2 + between))
+    }
+
+    /// Of a schema with these fields.
+    fn of(&self, fields: &Map<String, Value>) -> Repeats {
+        let mut repeats = self.clone();
+        repeats.between.extend(AGAIN.iter().filter(|keyword| fields.contains_key(**keyword)).map(|_| 0));
+        repeats
+    }
+
+    /// Of the schemas in a keyword.
+    fn under(&self, applies: Applies) -> Repeats {
+        match applies {
+            Applies::Here => {
+                Repeats { times: self.times, between: self.between.iter().map(|between| between + 1).collect() }
+            }
+            Applies::Inside => Repeats { times: self.times(), between: Vec::new() },
+        }
+    }
+}
+
 /// Follows references as the compiler does.
 struct Unfolding<'v> {
     root: &'v Value,
@@ -235,65 +270,70 @@ struct Unfolding<'v> {
     recursive: bool,
 }
 
+type Unfolded = Result<(), TooComplex>;
+
 impl<'v> Unfolding<'v> {
-    fn spend(&mut self, nodes: usize) -> Result<usize, TooComplex> {
+    fn spend(&mut self, nodes: usize, repeats: &Repeats) -> Unfolded {
+        let nodes = nodes.saturating_mul(repeats.times());
         self.left = self.left.checked_sub(nodes).ok_or(TooComplex::Nodes)?;
-        Ok(nodes)
+        Ok(())
     }
 
-    fn schema(&mut self, schema: &'v Value, inside: usize) -> Result<usize, TooComplex> {
-        let Value::Object(fields) = schema else { return self.spend(size(schema)) };
+    fn schema(&mut self, schema: &'v Value, inside: usize, repeats: &Repeats) -> Unfolded {
+        let Value::Object(fields) = schema else { return self.spend(size(schema), repeats) };
         if self.open.len() >= DEEPEST {
             return Err(TooComplex::Depth);
         }
         self.check_id(schema, fields)?;
         self.open.push((schema, inside));
-        let mut nodes = self.spend(1)?;
+        let repeats = repeats.of(fields);
+        self.spend(1, &repeats)?;
         for (keyword, value) in fields {
-            nodes += self.keyword(keyword, value, inside)?;
+            self.keyword(keyword, value, inside, &repeats)?;
         }
         self.open.pop();
-        let again = AGAIN.iter().filter(|keyword| fields.contains_key(**keyword)).count();
-        Ok(nodes + self.spend(nodes.saturating_mul(again))?)
+        Ok(())
     }
 
-    fn keyword(&mut self, keyword: &str, value: &'v Value, inside: usize) -> Result<usize, TooComplex> {
+    fn keyword(&mut self, keyword: &str, value: &'v Value, inside: usize, repeats: &Repeats) -> Unfolded {
         if REFERENCES.contains(&keyword)
             && let Value::String(reference) = value
         {
-            return self.reference(reference, inside);
-        }
-        if keyword == "pattern" {
-            return self.spend(PATTERN_NODES);
+            return self.reference(reference, inside, repeats);
         }
         let Some((applies, form)) = applicator(keyword) else {
-            let nodes = if LIBRARIES.contains(&keyword) { 1 } else { size(value) };
-            return self.spend(nodes);
+            let nodes = match keyword {
+                "pattern" => PATTERN_NODES,
+                _ if LIBRARIES.contains(&keyword) => 1,
+                _ => size(value),
+            };
+            return self.spend(nodes, repeats);
         };
-        let mut nodes = self.spend(1)?;
+        self.spend(1, repeats)?;
+        let below = repeats.under(applies);
         for (_, schema) in schemas_in(value, form) {
             if keyword == "patternProperties" {
-                nodes += self.spend(PATTERN_NODES)?;
+                self.spend(PATTERN_NODES, repeats)?;
             }
-            nodes += self.schema(schema, inside + usize::from(applies == Applies::Inside))?;
+            self.schema(schema, inside + usize::from(applies == Applies::Inside), &below)?;
         }
-        Ok(nodes)
+        Ok(())
     }
 
-    fn reference(&mut self, reference: &str, inside: usize) -> Result<usize, TooComplex> {
+    fn reference(&mut self, reference: &str, inside: usize, repeats: &Repeats) -> Unfolded {
         let target = resolve(self.root, self.anchors, reference);
         let target = target.ok_or_else(|| TooComplex::Unknown(reference.to_owned()))?;
         match self.open.iter().find(|(open, _)| std::ptr::eq(*open, target)) {
             Some((_, before)) if *before == inside => Err(TooComplex::Circle(reference.to_owned())),
             Some(_) => {
                 self.recursive = true;
-                self.spend(1)
+                self.spend(1, repeats)
             }
-            None => self.schema(target, inside),
+            None => self.schema(target, inside, &repeats.under(Applies::Here)),
         }
     }
 
-    fn check_id(&self, schema: &Value, fields: &Map<String, Value>) -> Result<(), TooComplex> {
+    fn check_id(&self, schema: &Value, fields: &Map<String, Value>) -> Unfolded {
         let dialect = self.root.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let old = dialect.contains("draft-03") || dialect.contains("draft-04");
         let id = fields.get("$id").or_else(|| fields.get("id").filter(|_| old)).and_then(Value::as_str);
@@ -311,46 +351,52 @@ struct Walk<'c, 'v> {
     left: usize,
 }
 
+type Walked = Result<(), TooCostly>;
+
 impl<'v> Walk<'_, 'v> {
-    fn spend(&mut self, steps: usize) -> Result<(), TooCostly> {
+    fn spend(&mut self, steps: usize, repeats: &Repeats) -> Walked {
+        let steps = steps.saturating_mul(repeats.times());
         self.left = self.left.checked_sub(steps).ok_or(TooCostly)?;
         Ok(())
     }
 
-    fn schema(&mut self, schema: &'v Value, value: &Value, depth: usize) -> Result<(), TooCostly> {
+    fn schema(&mut self, schema: &'v Value, value: &Value, depth: usize, repeats: &Repeats) -> Walked {
         if depth > DEEPEST_STEPS {
             return Err(TooCostly);
         }
-        let Value::Object(fields) = schema else { return self.spend(1) };
+        let Value::Object(fields) = schema else { return self.spend(1, repeats) };
         let text = value.as_str().map_or(0, |text| text.len() / TEXT_STEP);
-        self.spend(1 + text)?;
-        let times = 1 + AGAIN.iter().filter(|keyword| fields.contains_key(**keyword)).count();
-        for (keyword, of_keyword) in fields {
-            for _ in 0..times {
-                self.keyword(keyword, of_keyword, value, depth)?;
-            }
-        }
-        Ok(())
+        let repeats = repeats.of(fields);
+        self.spend(1 + text, &repeats)?;
+        fields.iter().try_for_each(|(keyword, of_keyword)| self.keyword(keyword, of_keyword, value, depth, &repeats))
     }
 
-    fn keyword(&mut self, keyword: &str, of_keyword: &'v Value, value: &Value, depth: usize) -> Result<(), TooCostly> {
+    fn keyword(
+        &mut self,
+        keyword: &str,
+        of_keyword: &'v Value,
+        value: &Value,
+        depth: usize,
+        repeats: &Repeats,
+    ) -> Walked {
         if REFERENCES.contains(&keyword)
             && let Some(target) = of_keyword.as_str().and_then(|reference| self.cost.target(self.root, reference))
         {
-            return self.schema(target, value, depth + 1);
+            return self.schema(target, value, depth + 1, &repeats.under(Applies::Here));
         }
         let Some((applies, form)) = applicator(keyword) else {
             return match keyword {
-                "uniqueItems" => self.spend(1 + size(value)),
+                "uniqueItems" => self.spend(1 + size(value), repeats),
                 _ if LIBRARIES.contains(&keyword) => Ok(()),
                 // A list of allowed values is compared with the value one by one.
-                _ => self.spend(size(of_keyword)),
+                _ => self.spend(size(of_keyword), repeats),
             };
         };
+        let below = repeats.under(applies);
         for (name, schema) in schemas_in(of_keyword, form) {
             match applies {
-                Applies::Here => self.schema(schema, value, depth + 1)?,
-                Applies::Inside => self.inside(keyword, name, schema, value, depth + 1)?,
+                Applies::Here => self.schema(schema, value, depth + 1, &below)?,
+                Applies::Inside => self.inside((keyword, name), schema, value, depth + 1, &below)?,
             }
         }
         Ok(())
@@ -359,26 +405,27 @@ impl<'v> Walk<'_, 'v> {
     /// Applies a schema to the values inside: all of them, but for a property that is named.
     fn inside(
         &mut self,
-        keyword: &str,
-        name: Option<&str>,
+        (keyword, name): (&str, Option<&str>),
         schema: &'v Value,
         value: &Value,
         depth: usize,
-    ) -> Result<(), TooCostly> {
+        repeats: &Repeats,
+    ) -> Walked {
         match value {
             Value::Object(fields) if keyword == "properties" => match name.and_then(|name| fields.get(name)) {
-                Some(field) => self.schema(schema, field, depth),
-                None => self.spend(1),
+                Some(field) => self.schema(schema, field, depth, repeats),
+                None => self.spend(1, repeats),
             },
             Value::Object(fields) if keyword == "propertyNames" => fields.keys().try_for_each(|name| {
-                self.spend(name.len() / TEXT_STEP).and_then(|()| self.schema(schema, &Value::Null, depth))
+                self.spend(name.len() / TEXT_STEP, repeats)?;
+                self.schema(schema, &Value::Null, depth, repeats)
             }),
             Value::Object(fields) => fields.iter().try_for_each(|(name, field)| {
-                self.spend(1 + name.len() / TEXT_STEP)?;
-                self.schema(schema, field, depth)
+                self.spend(1 + name.len() / TEXT_STEP, repeats)?;
+                self.schema(schema, field, depth, repeats)
             }),
-            Value::Array(items) => items.iter().try_for_each(|item| self.schema(schema, item, depth)),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => self.spend(1),
+            Value::Array(items) => items.iter().try_for_each(|item| self.schema(schema, item, depth, repeats)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => self.spend(1, repeats),
         }
     }
 }
