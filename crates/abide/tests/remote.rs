@@ -1,13 +1,16 @@
 //! Commands against a real server, as a script meets them: output, exit codes, programs as workers.
 
 mod common;
+mod doubtful;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Server, signal};
+use doubtful::doubtful;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// What a command said and how it ended.
 struct Said {
@@ -266,5 +269,42 @@ fn text_of_others_cannot_move_the_cursor() {
         let said = world.command(command).output().expect("it runs");
         let text = String::from_utf8(said.stdout).expect("text");
         assert!(!text.contains('\u{1b}') && !text.contains('\u{7}'), "{text:?}");
+    }
+}
+
+const ECHOES: &str = "
+workflow: echoes
+steps:
+  - { id: a, task: echo, with: '${{ input.v }}' }
+  - { id: s, signal: news }
+output: { a: '${{ steps.a.output }}', s: '${{ steps.s.output }}' }
+";
+
+/// One or more JSON texts.
+fn check_json(text: &str) {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Box<RawValue>>();
+    assert!(values.next().is_some_and(|first| first.is_ok()) && values.all(|value| value.is_ok()), "{text:.1000}");
+}
+
+#[test]
+fn commands_that_show_a_run_pass_doubtful_payloads_on() {
+    let mut world = World::new("doubtful");
+    world.apply("echoes.yaml", ECHOES);
+    world.work(&["--handler", "echo=cat"]);
+    for case in doubtful().iter().filter(|case| case.len() < 20_000) {
+        let run = world.start(&["echoes", "--input", &format!("{{\"v\":{case}}}")]);
+        world.until(&run, "waiting_on_tool");
+        world.ok(&["signal", &run, "news", &format!("--payload={case}")]);
+        world.until(&run, "succeeded");
+        for command in
+            [&["show", &run][..], &["steps", &run], &["steps", &run, "a"], &["events", &run], &["explain", &run]]
+        {
+            world.ok(command);
+            check_json(&world.ok(&[command, &["-o", "json"]].concat()));
+        }
+        check_json(&world.ok(&["bundle", &run]));
+        // A handler of `abide worker` gets the task, of which the input is a part.
+        let step = world.ok(&["steps", &run, "a", "-o", "json"]);
+        assert!(step.contains(&format!("\"input\":{case}")), "{case:?}: {step:.500?}");
     }
 }

@@ -43,8 +43,8 @@ impl List<'_> {
         let items = self.items(answer);
         let mut out = anstream::stdout().lock();
         match shape {
-            Shape::Json => write_json(&mut out, &answer.text())?,
-            Shape::Jsonl => items.iter().try_for_each(|item| write_json(&mut out, &one_line(item.get())))?,
+            Shape::Json => print_json(&answer.text())?,
+            Shape::Jsonl => items.iter().try_for_each(|item| print_json(&one_line(item.get())))?,
             Shape::Ids => {
                 for item in values(&items) {
                     writeln!(out, "{}", word(&item[self.id]))?;
@@ -100,11 +100,16 @@ pub fn print_one(
 ) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     match shape {
-        Shape::Json => write_json(&mut out, &answer.text()),
-        Shape::Jsonl => write_json(&mut out, &one_line(&answer.text())),
+        Shape::Json => print_json(&answer.text()),
+        Shape::Jsonl => print_json(&one_line(&answer.text())),
         Shape::Ids => writeln!(out, "{}", word(&shown(&answer.text())[id])),
         Shape::Table => people(&mut out, &shown(&answer.text())),
     }
+}
+
+/// JSON on standard output; `anstream` would drop a delete character from a pipe.
+pub fn print_json(json: &str) -> io::Result<()> {
+    write_json(&mut io::stdout().lock(), json)
 }
 
 /// JSON goes out byte for byte, except that a terminal never sees a control character.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::print::{
-    BOLD, DIM, List, Shape, age, next_cursor, plain, print_one, style_of, table, width, word, write_json,
+    BOLD, DIM, List, Shape, age, next_cursor, plain, print_json, print_one, style_of, table, width, word,
 };
 use super::remote::{Stopped, To};
 use super::start::pair;
@@ -388,7 +388,7 @@ impl Bundle {
                     std::fs::write(file, &answer.body)?;
                     anstream::eprintln!("wrote {} bytes to {}", answer.body.len(), file.display());
                 }
-                None => write_json(&mut anstream::stdout().lock(), &answer.text())?,
+                None => print_json(&answer.text())?,
             }
             Ok(Exit::Done)
         })

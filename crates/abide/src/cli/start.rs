@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Exit;
 use super::finding::{GOOD, ODD, write_refusal};
-use super::print::{Shape, plain, print_one, word, write_json};
+use super::print::{Shape, plain, print_json, print_one, word};
 use super::remote::{Stopped, To, json_argument, print_run};
 use super::source::Source;
 use super::watch::follow;
@@ -148,7 +148,7 @@ impl Start {
         let run_id = run["run_id"].as_str().unwrap_or_default();
         match self.to.output {
             Shape::Table | Shape::Ids => writeln!(anstream::stdout(), "{}", plain(run_id))?,
-            Shape::Json | Shape::Jsonl => write_json(&mut anstream::stdout(), &answer.text())?,
+            Shape::Json | Shape::Jsonl => print_json(&answer.text())?,
         }
         follow(&self.to, run_id).await
     }

@@ -7,7 +7,7 @@ use abide_client::{Method, RunState};
 use clap::Args;
 
 use super::Exit;
-use super::print::{Shape, plain, style_of, write_json};
+use super::print::{Shape, plain, print_json, style_of};
 use super::remote::{Stopped, To};
 
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ pub async fn follow(to: &To, run_id: &str) -> Result<Exit, Stopped> {
     while let Some(message) = watch.next_message().await? {
         if to.output != Shape::Table {
             if message.event == "run" && to.output != Shape::Ids {
-                write_json(&mut anstream::stdout().lock(), &message.data)?;
+                print_json(&message.data)?;
             }
         } else if message.event == "progress"
             && let Ok(progress) = serde_json::from_str::<Progress>(&message.data)

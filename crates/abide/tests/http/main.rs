@@ -6,6 +6,8 @@ mod access;
 mod bad_input;
 mod canary;
 mod connect;
+#[path = "../doubtful/mod.rs"]
+mod doubtful;
 mod faults;
 mod gates;
 mod link;

@@ -1,11 +1,14 @@
 //! Payloads are bytes: the doubtful cases of JSON at every door, for every reader. Each comes out as it went in, or is refused
 //! at the door.
 
+use abide_core::ids::Digest;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use crate::doubtful::{broken, doubtful};
 use crate::stage::{Heard, Stage};
+use crate::streams::Stream;
 
 const RELAY: &str = "workflow: relay
 steps:
@@ -27,80 +30,6 @@ const COMPUTES: &str = "workflow: computes
 steps:
   - { id: a, task: echo, with: { x: '${{ [input.v] }}' } }
 ";
-
-/// What a JSON text may be, however little other programs agree on its value. (A bare null is no value where one may be left
-/// out.)
-fn doubtful() -> Vec<String> {
-    let deep = format!("{}1{}", "[".repeat(58), "]".repeat(58));
-    let fixed = [
-        r#""half an emoji \ud83d""#,
-        r#""\udc00\ud800 the wrong way round""#,
-        r#"{"key \ud83d":1}"#,
-        r#""nul \u0000 in the middle""#,
-        r#""\uffff \ufdd0""#,
-        "\"\u{ffff}\"",
-        "\"\u{2028}\u{2029}\"",
-        "\"\u{7f}\"",
-        r#""\/\b\f\n\r\t\"\\""#,
-        r#""caf\u00e9""#,
-        r#""\uD83D\uDE00""#,
-        "1e400",
-        "-1e400",
-        "1e-400",
-        "123123e100000",
-        "18446744073709551616",
-        "18446744073709551617",
-        "-9223372036854775809",
-        "0.1234567890123456789012345",
-        "-0",
-        "-0.0",
-        "1.0",
-        "1",
-        "1.50",
-        "1E+2",
-        "0e0",
-        r#"{"a":1,"a":2}"#,
-        r#"{"":0,"":1}"#,
-        "[ 1 ,\t2 ,\n3 ]",
-        "{ \"a\" : [ ] }",
-        "[null]",
-        "false",
-        "\"\"",
-        "[]",
-        "{}",
-    ];
-    let long = [deep, "7".repeat(5_000), format!("-0.{}1", "0".repeat(5_000)), format!("\"{}\"", "x".repeat(100_000))];
-    fixed.into_iter().map(String::from).chain(long).collect()
-}
-
-/// What is no JSON text.
-fn broken() -> Vec<Vec<u8>> {
-    let deep = format!("{}1{}", "[".repeat(65), "]".repeat(65));
-    let fixed: [&[u8]; 21] = [
-        b"NaN",
-        b"Infinity",
-        b"-",
-        b"[1,]",
-        b"{\"a\":1,}",
-        b"{'a':1}",
-        b"{\"a\"}",
-        b"{1:2}",
-        b"{a:1}",
-        b"\"\xff\"",
-        b"\"\xed\xa0\xbd\"",
-        b"\xef\xbb\xbf1",
-        b"01",
-        b"1.",
-        b"+1",
-        b".5",
-        b"[1",
-        b"\"a\tb\"",
-        b"\"\\x41\"",
-        b"\"\\u12\"",
-        b"// 1",
-    ];
-    fixed.iter().map(|bytes| bytes.to_vec()).chain([deep.into_bytes()]).collect()
-}
 
 #[derive(Deserialize)]
 struct Task {
@@ -150,6 +79,17 @@ fn report(task: &Task, what: &str) -> String {
     format!("/v1/tasks/{}/{what}", task.task_id)
 }
 
+/// The bundle has no payload in it; it names each with its size and digest.
+fn check_bundle(stage: &Stage, run: &str, payloads: &[(&str, &str)]) {
+    let bundle = stage.get(&format!("/v1/runs/{run}/bundle")).json();
+    let named = bundle["payloads"].as_array().expect("payloads");
+    for (name, text) in payloads {
+        let one = named.iter().find(|one| one["name"] == *name).unwrap_or_else(|| panic!("no {name}: {named:?}"));
+        let digest = Digest::of(text.as_bytes()).to_string();
+        assert_eq!((&one["size"], &one["digest"]), (&json!(text.len()), &json!(digest)), "{name}");
+    }
+}
+
 /// Every answer about a run is one; those with payloads have these.
 fn check_readers(stage: &Stage, run: &str, payloads: &[(&str, &str)]) {
     for path in ["", "/explain", "/handoff", "/timeline", "/graph", "/bundle", "/status", "/events", "/steps", "/input"]
@@ -193,8 +133,50 @@ fn inputs_and_outputs_come_out_byte_for_byte() {
         if small {
             check_readers(&stage, &run, &[("steps", &shown), ("steps/a", &shown), ("steps/a", &step_input)]);
         }
-        let stream = stage.get(&format!("/v1/runs/{run}/stream"));
-        assert!(stream.text().contains("event: run"), "{}", stream.text());
+        check_bundle(&stage, &run, &[("input", &input), ("output", &case), ("a/input", &case), ("a/output", &case)]);
+    }
+}
+
+#[test]
+fn streams_go_on_while_runs_hold_doubtful_payloads() {
+    let stage = Stage::new();
+    for document in [RELAY, ASKS, WAITS] {
+        stage.apply(document);
+    }
+    let mut everything = Stream::open(&stage, "/v1/stream", None);
+    for case in doubtful() {
+        let run = start(&stage, "asks", &format!("{{\"v\":{case}}}"));
+        let mut stream = Stream::open(&stage, &format!("/v1/runs/{run}/stream"), None);
+        stream.until("waiting_on_approval");
+        let form = format!("{{\"decision_by\":\"ana\",\"form\":{{\"v\":{case}}}}}");
+        accepted(post(&stage, &format!("/v1/runs/{run}/approve"), form));
+        let task = claim(&stage);
+        stream.until("running");
+        accepted(post(&stage, &report(&task, "complete"), format!("{{\"epoch\":{},\"output\":{case}}}", task.epoch)));
+        stream.until("succeeded");
+
+        let waits = start(&stage, "waits", &case);
+        let mut stream = Stream::open(&stage, &format!("/v1/runs/{waits}/stream"), None);
+        stream.until("waiting_on_tool");
+        accepted(post(&stage, &format!("/v1/runs/{waits}/signals/news"), format!("{{\"payload\":{case}}}")));
+        let task = claim(&stage);
+        stream.until("running");
+        let details = format!("{{\"epoch\":{},\"class\":\"validation\",\"message\":\"no\"}}", task.epoch);
+        accepted(post(&stage, &report(&task, "fail"), details));
+        stream.until("waiting_on_operator");
+        let fixed = format!("{{\"step_id\":\"a\",\"action\":\"correct\",\"input\":{case}}}");
+        accepted(post(&stage, &format!("/v1/runs/{waits}/resolve"), fixed));
+        let task = claim(&stage);
+        assert_eq!(task.input.get(), case, "the corrected input");
+        accepted(post(&stage, &report(&task, "complete"), format!("{{\"epoch\":{}}}", task.epoch)));
+        stream.until("succeeded");
+        for run in [&run, &waits] {
+            while !everything
+                .next()
+                .is_some_and(|(_, _, record)| record["run_id"] == run.as_str() && record["state"] == "succeeded")
+            {
+            }
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    fn until(&mut self, state: &str) -> (String, Value) {
+    pub fn until(&mut self, state: &str) -> (String, Value) {
         loop {
             let (name, id, value) = self.next().expect("another event");
             if name == "run" && value["state"] == state {

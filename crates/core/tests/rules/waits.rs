@@ -92,6 +92,18 @@ fn a_signal_that_comes_first_is_kept_and_taken_once() {
 }
 
 #[test]
+fn a_payload_that_nests_too_deep_for_expressions_is_refused() {
+    let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    given(SIGNED).when(started_with(&nested(65))).then_rejected("input-invalid");
+    given(SIGNED)
+        .after([started()])
+        .when(signal("document.signed", &nested(100_000)))
+        .then_rejected("validation-failed")
+        .when(signal("document.signed", &nested(64)))
+        .output("signed", &nested(64));
+}
+
+#[test]
 fn a_signal_that_its_schema_refuses_is_not_consumed() {
     given("workflow: w\nsteps: [ { id: s, signal: go, schema: { type: object } } ]")
         .after([started()])

@@ -2,7 +2,7 @@
 
 use crate::contract::{Failure, FailureClass, FailureKind, StepState};
 use crate::definition::{EffectKind, StepDef, Then};
-use crate::expression::EvalError;
+use crate::expression::{EvalError, MAX_DEPTH, is_deeper_than};
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{Ask, Fault, Holding, Json, Outcome, Reply, Report};
@@ -12,6 +12,15 @@ use crate::run::scope::Here;
 use crate::run::step::{FieldFault, ProofBy, TaskKind};
 
 use super::said::digest_of;
+
+/// Why a text cannot be a payload. What nests deeper could be stored, but no expression could pass it on.
+pub(super) fn json_fault(json: &str) -> Option<String> {
+    match serde_json::from_str::<serde::de::IgnoredAny>(json) {
+        Err(error) => Some(format!("not JSON: {error}")),
+        Ok(_) if is_deeper_than(json, MAX_DEPTH) => Some(format!("it nests more than {MAX_DEPTH} deep")),
+        Ok(_) => None,
+    }
+}
 
 impl Draft<'_> {
     pub(super) fn complete(&mut self, holding: &Holding, report: &Report, ask: &Ask) -> Decided<Reply> {
@@ -55,10 +64,10 @@ impl Draft<'_> {
     }
 
     pub(super) fn check_json(&self, what: &'static str, json: &str) -> Decided {
-        match serde_json::from_str::<serde::de::IgnoredAny>(json) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let fault = FieldFault { pointer: format!("/{what}"), detail: format!("not JSON: {error}") };
+        match json_fault(json) {
+            None => Ok(()),
+            Some(detail) => {
+                let fault = FieldFault { pointer: format!("/{what}"), detail };
                 Err(crate::run::command::Rejection::Invalid(vec![fault]).into())
             }
         }

@@ -11,6 +11,8 @@ use crate::run::rerun::{Carried, CarriedEffect};
 use crate::run::step::{NamedEffect, Place, Receipt, Role};
 use crate::run::{Hold, OneStep, Started, limits};
 
+use super::outcome::json_fault;
+
 impl Draft<'_> {
     pub(super) fn start(&mut self, start: &Start) -> Decided<Reply> {
         if self.run.head.state.is_some() {
@@ -69,8 +71,8 @@ impl Draft<'_> {
 
     fn check_input(&self, input: &str) -> Decided {
         let fault = |detail: String| vec![crate::run::step::FieldFault { pointer: String::new(), detail }];
-        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(input) {
-            return Err(Rejection::InputInvalid(fault(format!("the input is not JSON: {error}"))).into());
+        if let Some(why) = json_fault(input) {
+            return Err(Rejection::InputInvalid(fault(why)).into());
         }
         match self.def.input.as_ref().map(|schema| schema.check(input)) {
             Some(Err(faults)) => Err(Rejection::InputInvalid(faults.into_iter().map(Into::into).collect()).into()),
