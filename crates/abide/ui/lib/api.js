@@ -2,6 +2,7 @@
 
 /** @import { Problem, Session } from "./types.js" */
 
+import { parse, write } from "./json.js";
 import { noteServerTime } from "./time.js";
 
 /** A refusal of the server, or no answer at all. */
@@ -52,6 +53,25 @@ export function get(path, options = {}) {
 }
 
 /**
+ * Reads JSON as its text.
+ * @param {string} path
+ * @returns {Promise<string>}
+ */
+export function getText(path) {
+  return ask(path, { method: "GET", headers: { Accept: "application/json" } }, (response) => response.text());
+}
+
+/**
+ * Reads what holds payloads: their numbers stay as they are written.
+ * @template T
+ * @param {string} path
+ * @returns {Promise<T>}
+ */
+export async function getExact(path) {
+  return parse(await getText(path));
+}
+
+/**
  * Writes. The same key sent twice acts once, so a lost answer can be asked for again.
  * @template T
  * @param {string} path
@@ -63,7 +83,7 @@ export async function post(path, body, options = {}) {
   const init = {
     method: options.method ?? "POST",
     headers: { Accept: "application/json", "Content-Type": "application/json", "Idempotency-Key": options.key ?? newKey(), ...OWN },
-    body: JSON.stringify(body ?? {}),
+    body: write(body ?? {}),
   };
   try {
     return await ask(path, init);
@@ -83,9 +103,10 @@ export function newKey() {
 /**
  * @param {string} path
  * @param {RequestInit} init
+ * @param {(response: Response) => Promise<any>} [read]
  * @returns {Promise<any>}
  */
-async function ask(path, init) {
+async function ask(path, init, read = (response) => response.json()) {
   const began = Date.now();
   /** @type {Response} */
   let response;
@@ -96,7 +117,7 @@ async function ask(path, init) {
     throw new ApiError({ title: "The server cannot be reached", detail: "The server cannot be reached. It is tried again when the connection is back.", status: 0, code: "unreachable", retryable: true });
   }
   noteServerTime(response.headers.get("date"), began, Date.now());
-  if (response.ok) return response.status === 204 ? null : response.json();
+  if (response.ok) return response.status === 204 ? null : read(response);
   const problem = await problemOf(response);
   if (problem.status === 401) whenSessionEnds?.();
   throw new ApiError(problem);

@@ -3,6 +3,7 @@
 /** @import { Json, Schema } from "./types.js" */
 
 import { freshId, h } from "./dom.js";
+import { Written, indented, write } from "./json.js";
 import { words } from "../parts/states.js";
 
 /**
@@ -85,7 +86,7 @@ function isSimple(schema) {
 
 /** @type {(schema: Schema, pointer: string, name: string, required: boolean, start: Json | undefined, depth: number) => Field} */
 function group(schema, pointer, name, required, start, depth) {
-  const held = start !== null && typeof start === "object" && !Array.isArray(start) ? start : {};
+  const held = start !== null && typeof start === "object" && !Array.isArray(start) && !(start instanceof Written) ? start : {};
   const fields = Object.entries(schema.properties ?? {}).map(([key, one]) => ({
     key,
     field: fieldOf(one, `${pointer}/${escape(key)}`, key, schema.required?.includes(key) ?? false, held[key] ?? one.default, depth + 1),
@@ -123,7 +124,7 @@ function choice(schema, pointer, name, required, start) {
   const values = schema.enum ?? [];
   const select = h("select", { "aria-required": required ? "true" : null },
     (!required || start === undefined) && h("option", { value: "" }, required ? "Choose…" : "–"),
-    values.map((value, at) => h("option", { value: String(at), selected: JSON.stringify(value) === JSON.stringify(start) }, typeof value === "string" ? value : JSON.stringify(value))));
+    values.map((value, at) => h("option", { value: String(at), selected: start !== undefined && write(value) === write(start) }, typeof value === "string" ? value : write(value))));
   return wrap(schema, pointer, name, required, select, (faults) => {
     if (select.value !== "") return values[Number(select.value)];
     if (required) faults.push({ pointer, detail: "Choose one." });
@@ -140,6 +141,9 @@ function check(schema, pointer, name, start) {
 
 /** @typedef {(text: string, schema: Schema) => Json | Error} Reading */
 
+/** A number of JSON. */
+const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
+
 /** @type {Reading} */
 function asNumber(given, schema) {
   const number = Number(given);
@@ -149,7 +153,8 @@ function asNumber(given, schema) {
   if (schema.maximum !== undefined && number > schema.maximum) return new Error(`At most ${schema.maximum}.`);
   if (schema.exclusiveMinimum !== undefined && number <= schema.exclusiveMinimum) return new Error(`More than ${schema.exclusiveMinimum}.`);
   if (schema.exclusiveMaximum !== undefined && number >= schema.exclusiveMaximum) return new Error(`Less than ${schema.exclusiveMaximum}.`);
-  return number;
+  const written = given.trim();
+  return String(number) !== written && NUMBER.test(written) ? new Written(written) : number;
 }
 
 /** @type {Reading} */
@@ -174,7 +179,7 @@ function fits(pattern, given) {
 function text(schema, pointer, name, required, start, reading) {
   const given = start === undefined || start === null ? "" : String(start);
   const long = schema.format === "textarea" || (schema.maxLength ?? 0) > 200 || given.length > 80;
-  const kind = { date: "date", email: "email", uri: "url" }[schema.format ?? ""] ?? (reading === asNumber ? "number" : "text");
+  const kind = { date: "date", email: "email", uri: "url" }[schema.format ?? ""] ?? (reading === asNumber && !(start instanceof Written) ? "number" : "text");
   const input = long ? h("textarea", { rows: 4 }) : h("input", { type: kind, step: kind === "number" ? "any" : null, autocomplete: "off" });
   input.value = given;
   input.setAttribute("aria-required", String(required));
@@ -205,14 +210,17 @@ function lines(schema, pointer, name, required, start) {
 /** @type {(schema: Schema, pointer: string, name: string, required: boolean, start: Json | undefined) => Field} */
 function json(schema, pointer, name, required, start) {
   const area = h("textarea", { class: "code", rows: 6, spellcheck: "false", "aria-label": name ? null : "JSON" });
-  area.value = start === undefined ? "" : JSON.stringify(start, null, 2);
+  area.value = start === undefined ? "" : indented(write(start));
+  const offered = area.value;
   return wrap(schema, pointer, name, required, area, (faults) => {
     if (area.value.trim() === "") {
       if (required) faults.push({ pointer, detail: "This is needed, as JSON." });
       return undefined;
     }
+    if (start !== undefined && area.value === offered) return start;
     try {
-      return JSON.parse(area.value);
+      JSON.parse(area.value);
+      return new Written(area.value);
     } catch (error) {
       faults.push({ pointer, detail: `This is not JSON: ${error instanceof Error ? error.message : error}` });
       return undefined;

@@ -1,13 +1,15 @@
 // The API's answers as the screens read them, and what a screen is. The server's schema is the authority; these are the
 // fields that are used.
 
+import type { Written } from "./json.js";
+
 export type RunState =
   | "queued" | "running"
   | "waiting_on_tool" | "waiting_on_auth" | "waiting_on_approval" | "waiting_on_child" | "waiting_on_timer" | "waiting_on_operator"
   | "retry_scheduled" | "stalled" | "paused" | "compensating" | "cancel_requested"
   | "succeeded" | "completed_with_warnings" | "failed" | "canceled";
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Json = null | boolean | number | string | Written | Json[] | { [key: string]: Json };
 
 export interface Reason {
   type: string;

@@ -3,8 +3,9 @@
 /** @import { Json, NextAction, Run, Schema } from "../lib/types.js" */
 
 import { fill, h } from "../lib/dom.js";
-import { ApiError, get, newKey, post, session } from "../lib/api.js";
+import { ApiError, getText, newKey, post, session } from "../lib/api.js";
 import { formOf } from "../lib/form.js";
+import { Written, fieldText } from "../lib/json.js";
 import { asCli, asCurl, copyMenu } from "../lib/copy.js";
 import { openDialog } from "./dialog.js";
 import { toast } from "./toast.js";
@@ -96,9 +97,9 @@ function finish(action, run, done) {
 /** What a correction begins with: the input that was refused, where the reader may see it. @param {Run} run @param {NextAction} action */
 async function inputOf(run, action) {
   if (!action.needs?.includes("input") || !action.step_id) return undefined;
-  /** @type {{ input?: Json }} */
-  const step = await get(`/v1/runs/${encodeURIComponent(run.run_id)}/steps/${encodeURIComponent(action.step_id)}`).catch(() => ({}));
-  return step.input ?? undefined;
+  const step = await getText(`/v1/runs/${encodeURIComponent(run.run_id)}/steps/${encodeURIComponent(action.step_id)}`).catch(() => "{}");
+  const input = fieldText(step, "input");
+  return input === undefined || input === "null" ? undefined : new Written(input);
 }
 
 /** The dialog before an action. @param {Run} run @param {NextAction} action @param {Done} done @param {Json | undefined} input */
@@ -192,7 +193,7 @@ function startOf(action, input) {
 
 /** @param {NextAction} action @param {Json} value @returns {{ [field: string]: Json }} */
 function bodyOf(action, value) {
-  const given = value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
+  const given = value !== null && typeof value === "object" && !Array.isArray(value) && !(value instanceof Written) ? value : {};
   if (typeof given.decision_by === "string" && action.needs?.includes("decision_by")) localStorage.setItem(DECIDER, given.decision_by);
   return given;
 }

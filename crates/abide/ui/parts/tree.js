@@ -3,6 +3,7 @@
 /** @import { Json } from "../lib/types.js" */
 
 import { h } from "../lib/dom.js";
+import { Written } from "../lib/json.js";
 
 /** Children that are shown at once; the rest comes in portions. */
 const PORTION = 100;
@@ -18,7 +19,7 @@ export function tree(value) {
 
 /** @param {string | null} name @param {Json} value @param {number} depth @returns {HTMLElement} */
 function node(name, value, depth) {
-  if (value === null || typeof value !== "object") return h("div", { class: "leaf" }, key(name), leaf(value));
+  if (value === null || typeof value !== "object" || value instanceof Written) return h("div", { class: "leaf" }, key(name), leaf(value));
   const entries = Array.isArray(value) ? value.map((one, at) => /** @type {[string, Json]} */ ([String(at), one])) : Object.entries(value);
   const brackets = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (!entries.length) return h("div", { class: "leaf" }, key(name), h("span", { class: "faint" }, brackets.join("")));
@@ -53,10 +54,15 @@ function key(name) {
 
 /** @param {Json} value */
 function leaf(value) {
-  if (typeof value !== "string") return h("span", { class: `value ${value === null ? "null" : typeof value}` }, String(value));
-  if (value.length <= LONG_TEXT) return h("span", { class: "value string" }, JSON.stringify(value));
-  const text = h("span", { class: "value string" }, JSON.stringify(value.slice(0, LONG_TEXT)), "… ");
-  const more = h("button", { type: "button", class: "quiet small", on: { click: () => text.replaceChildren(JSON.stringify(value)) } }, `${value.length.toLocaleString()} characters`);
+  if (typeof value === "string") return cut("string", value, JSON.stringify);
+  return cut(value instanceof Written ? "number" : value === null ? "null" : typeof value, String(value), String);
+}
+
+/** The beginning of a long text, and all of it when asked for. @param {string} type @param {string} value @param {(text: string) => string} shown */
+function cut(type, value, shown) {
+  if (value.length <= LONG_TEXT) return h("span", { class: `value ${type}` }, shown(value));
+  const text = h("span", { class: `value ${type}` }, shown(value.slice(0, LONG_TEXT)), "… ");
+  const more = h("button", { type: "button", class: "quiet small", on: { click: () => text.replaceChildren(shown(value)) } }, `${value.length.toLocaleString()} characters`);
   text.append(more);
   return text;
 }

@@ -3,18 +3,19 @@
 /** @import { Json } from "../lib/types.js" */
 
 import { h } from "../lib/dom.js";
+import { Written, indented, write } from "../lib/json.js";
 
 /** Objects with more fields than this are shown as JSON. */
 const MOST_FIELDS = 40;
 
 /** @param {Json} value */
 function isSimple(value) {
-  return value === null || typeof value !== "object";
+  return value === null || typeof value !== "object" || value instanceof Written;
 }
 
 /** @param {Json} value */
 function inLine(value) {
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "string" ? value : write(value);
 }
 
 /**
@@ -22,8 +23,8 @@ function inLine(value) {
  * @returns {HTMLElement}
  */
 export function valueTable(value) {
-  if (value !== null && typeof value === "object" && !Array.isArray(value)) {
-    const fields = Object.entries(value);
+  if (!isSimple(value) && !Array.isArray(value)) {
+    const fields = Object.entries(/** @type {{ [name: string]: Json }} */ (value));
     if (fields.length > 0 && fields.length <= MOST_FIELDS) {
       return h("dl", { class: "value" }, fields.map(([name, one]) =>
         h("div", null, h("dt", null, name), h("dd", null, isSimple(one) ? inLine(one) : jsonText(one)))));
@@ -34,5 +35,5 @@ export function valueTable(value) {
 
 /** @param {Json} value */
 export function jsonText(value) {
-  return h("pre", { class: "json", tabindex: "0" }, JSON.stringify(value, null, 2));
+  return h("pre", { class: "json", tabindex: "0" }, indented(write(value)));
 }

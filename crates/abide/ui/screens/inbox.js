@@ -4,7 +4,7 @@
 /** @import { Json, Schema, Visit } from "../lib/types.js" */
 
 import { fill, freshId, h } from "../lib/dom.js";
-import { ApiError, get, newKey, post, session } from "../lib/api.js";
+import { ApiError, get, getExact, newKey, post, session } from "../lib/api.js";
 import { formOf } from "../lib/form.js";
 import { when } from "../lib/time.js";
 import { bind } from "../lib/keys.js";
@@ -66,7 +66,7 @@ export function mount(place, visit) {
 
   const read = async () => {
     try {
-      ({ approvals } = await get(`/v1/approvals?limit=${MOST}`));
+      ({ approvals } = await getExact(`/v1/approvals?limit=${MOST}`));
     } catch (error) {
       fill(place, h("h1", null, title), refused(error, () => location.reload()));
       return;

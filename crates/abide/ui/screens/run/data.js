@@ -4,7 +4,8 @@
 /** @import { RunContext, Tab } from "../run.js" */
 
 import { fill, h } from "../../lib/dom.js";
-import { ApiError, get, withQuery } from "../../lib/api.js";
+import { ApiError, getExact, getText, withQuery } from "../../lib/api.js";
+import { indented, parse } from "../../lib/json.js";
 import { icon } from "../../parts/icons.js";
 import { empty, loading, refused } from "../../parts/rest.js";
 import { stateBadge } from "../../parts/states.js";
@@ -45,14 +46,12 @@ function payload(title, path) {
     none: (why) => void fill(body, h("p", { class: "soft" }, why)),
     async read() {
       try {
-        /** @type {Json} */
-        const value = await get(path);
-        const text = JSON.stringify(value);
+        const text = await getText(path);
         if (text === before) return;
         before = text;
         link.hidden = false;
         note.textContent = size(new TextEncoder().encode(text).length);
-        fill(body, tree(value));
+        fill(body, tree(parse(text)));
       } catch (error) {
         link.hidden = true;
         fill(body, h("p", { class: "soft" }, error instanceof ApiError ? error.message : String(error)));
@@ -71,7 +70,7 @@ function stepOutputs(context) {
   let pages = 1;
   const page = async (/** @type {string | null} */ from) => {
     /** @type {Steps} */
-    const read = await get(withQuery(`${context.path}/steps`, { limit: PAGE, cursor: from }));
+    const read = await getExact(withQuery(`${context.path}/steps`, { limit: PAGE, cursor: from }));
     cursor = read.next_cursor;
     more.hidden = !cursor;
     return read.steps;
@@ -125,7 +124,7 @@ async function showStep(place, listed, context) {
   fill(place, loading(1));
   try {
     /** @type {Step & { input?: Json }} */
-    const step = await get(path);
+    const step = await getExact(path);
     const unseen = step.output === null && step.output_ref ? step.output_ref : null;
     const named = [...step.resources.map((one) => (one.url ? h("a", { href: one.url }, `${one.type} ${one.id}`) : `${one.type} ${one.id}`)), ...step.receipts.map((one) => `${one.name ?? "receipt"} ${one.external_id ?? ""}`)];
     fill(place,
@@ -148,10 +147,9 @@ const BEGINNING = 2_000;
  */
 async function beginning(path, stored) {
   try {
-    /** @type {Json} */
-    const value = await get(path);
-    const text = JSON.stringify(value, null, 2);
-    const all = h("button", { type: "button", class: "quiet", on: { click: () => part.replaceWith(tree(value)) } }, `Show all ${size(stored.size)}`);
+    const written = await getText(path);
+    const text = indented(written);
+    const all = h("button", { type: "button", class: "quiet", on: { click: () => part.replaceWith(tree(parse(written))) } }, `Show all ${size(stored.size)}`);
     const part = h("div", { class: "beginning" }, h("pre", null, text.slice(0, BEGINNING), text.length > BEGINNING && "…"), all);
     return part;
   } catch (error) {

@@ -4,9 +4,10 @@
 /** @import { RunContext, Tab } from "../run.js" */
 
 import { fill, h } from "../../lib/dom.js";
-import { get, withQuery } from "../../lib/api.js";
+import { getExact, withQuery } from "../../lib/api.js";
 import { bind } from "../../lib/keys.js";
 import { copyText } from "../../lib/copy.js";
+import { Written, indented, write } from "../../lib/json.js";
 import { absolute } from "../../lib/time.js";
 import { currentVisit, navigate } from "../../lib/router.js";
 import { openDialog } from "../../parts/dialog.js";
@@ -79,7 +80,7 @@ export function eventsTab(context) {
     reading = true;
     try {
       /** @type {Events} */
-      const page = await get(withQuery(`${context.path}/events`, { after: events.at(-1)?.seq ?? 0, limit: PAGE }));
+      const page = await getExact(withQuery(`${context.path}/events`, { after: events.at(-1)?.seq ?? 0, limit: PAGE }));
       if (stopped) return;
       events = [...events, ...page.events];
       wanted = Math.max(wanted, events.at(-1)?.seq ?? 0);
@@ -176,7 +177,7 @@ function small(state) {
 /** Words of the payload that say the most, as they stand there. @param {RunEvent} event */
 function gist(event) {
   const payload = event.payload;
-  if (payload === null || typeof payload !== "object" || Array.isArray(payload)) return "";
+  if (payload === null || typeof payload !== "object" || Array.isArray(payload) || payload instanceof Written) return "";
   const block = /** @type {any} */ (payload).block;
   const failure = /** @type {any} */ (payload).failure;
   const told = block?.message ?? failure?.message ?? payload.reason ?? payload.why ?? payload.owner ?? payload.message ?? payload.name ?? payload.by ?? "";
@@ -193,7 +194,7 @@ function timeOf(instant) {
 /** @param {RunEvent | undefined} event */
 function raw(event) {
   if (!event) return;
-  const text = JSON.stringify(event, null, 2);
+  const text = indented(write(event));
   openDialog({
     title: `Event ${event.seq}: ${event.kind}`,
     wide: true,
