@@ -373,6 +373,9 @@ fn check_payloads(db: &Db, whole: &Whole, report: &mut Report) -> Stored {
             report.add(Some(&whole.key), "I10", what);
         }
     }
+    if let Err(error) = check::late_answers(db, whole.no) {
+        report.add(Some(&whole.key), "I10", format!("a late answer cannot be read: {error}"));
+    }
     Ok(())
 }
 

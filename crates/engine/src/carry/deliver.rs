@@ -104,7 +104,7 @@ impl<S: Store> Lane<S> {
                         child: target.run_id.clone(),
                         outcome: ChildOutcome::Refused { message },
                     };
-                    batch.post(target, parent, ended);
+                    batch.post(target, parent, ended, begin.sealed);
                 }
             }
             Message::Cancel { reason } if known => {
@@ -156,9 +156,9 @@ impl<S: Store> Lane<S> {
                 continue;
             }
             let answer = LateAnswer { epoch: holding.epoch, said, at: batch.now };
-            let write = LateWrite { no: open.no, path, n: known.len(), worker: worker.clone(), answer: answer.clone() };
-            known.push(answer);
-            batch.writes.late.push(write);
+            let (n, worker, sealed) = (known.len(), worker.clone(), open.run.head.started.sealed);
+            known.push(answer.clone());
+            batch.writes.late.push(LateWrite { no: open.no, path, n, worker, answer, sealed });
             kept = true;
         }
         // What is known now may settle what the run waits for.
@@ -180,9 +180,9 @@ impl<S: Store> Lane<S> {
 
 impl Batch {
     /// A message from a run that could not begin.
-    fn post(&mut self, source: &RunKey, target: RunId, message: Message) {
+    fn post(&mut self, source: &RunKey, target: RunId, message: Message, sealed: bool) {
         let target = RunKey { namespace: source.namespace.clone(), run_id: target };
         let key = PostKey { target, source: source.run_id.clone(), source_seq: 0, n: 0 };
-        self.messages.push_back(Posted { key, message });
+        self.messages.push_back(Posted { key, message, sealed });
     }
 }

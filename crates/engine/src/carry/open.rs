@@ -342,9 +342,9 @@ impl<S: Store> Lane<S> {
                 Effect::AwaitConnection { .. } => continue,
             };
             let target = RunKey { namespace: key.namespace.clone(), run_id: target };
-            let source_seq = open.run.head.seq;
+            let (source_seq, sealed) = (open.run.head.seq, open.run.head.started.sealed);
             let key = PostKey { target, source: key.run_id.clone(), source_seq, n };
-            batch.messages.push_back(Posted { key, message });
+            batch.messages.push_back(Posted { key, message, sealed });
             n += 1;
         }
         Ok(())

@@ -70,6 +70,8 @@ pub struct Wanted {
 pub struct Posted {
     pub key: PostKey,
     pub message: Message,
+    /// It may carry sensitive values of the run that sent it.
+    pub sealed: bool,
 }
 
 /// A message that waits in the store, if it can be read.
@@ -248,6 +250,8 @@ pub struct LateWrite {
     pub n: usize,
     pub worker: WorkerId,
     pub answer: LateAnswer,
+    /// It may carry sensitive values of its run.
+    pub sealed: bool,
 }
 
 /// A commit, as readers of everything see it.

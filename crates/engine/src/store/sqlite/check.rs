@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use abide_core::ids::{Digest, Namespace, PayloadName, RunId, WorkflowId};
-use abide_core::run::Head;
 use abide_core::run::command::Json;
 use abide_core::run::event::Record;
 use abide_core::run::invariant::Served;
 use abide_core::run::step::{Connection, Step};
+use abide_core::run::{Head, LateAnswers};
 use abide_core::time::Timestamp;
 use rusqlite::{Connection as Db, OptionalExtension, params};
 
@@ -190,6 +190,10 @@ pub fn is_released(db: &Db, key: &RunKey, no: RunNo, connection: &Connection, pa
         where  namespace = ?1 and tool = ?2 and account = ?3 and run_no = ?4 and path = ?5 and released = 1";
     let values = params![key.namespace.as_str(), connection.tool, connection.account, no, path];
     Ok(db.prepare_cached(text)?.exists(values)?)
+}
+
+pub fn late_answers(db: &Db, no: RunNo) -> Stored<LateAnswers> {
+    load::late(db, no)
 }
 
 pub fn payload(db: &Db, no: RunNo, name: &str) -> Stored<Option<Json>> {

@@ -137,7 +137,7 @@ impl Sqlite {
             self.last_posted += 1;
             let text = "
                 insert into inbox (n, namespace, target, source, source_seq, source_n, message)
-                values (?1, ?2, ?3, ?4, ?5, ?6, seal(?7, ?1, '#message'))";
+                values (?1, ?2, ?3, ?4, ?5, ?6, case when ?8 then seal(?7, ?1, '#message') else ?7 end)";
             self.db.prepare_cached(text)?.execute(params![
                 self.last_posted,
                 posted.key.target.namespace.as_str(),
@@ -145,7 +145,8 @@ impl Sqlite {
                 posted.key.source.as_str(),
                 posted.key.source_seq as i64,
                 posted.key.n,
-                json(&posted.message)?,
+                json(&posted.message)?.into_bytes(),
+                posted.sealed,
             ])?;
         }
         for key in &writes.applied {
@@ -435,9 +436,9 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
     for late in &writes.late {
         let text = "
             insert or ignore into late_answers (run_no, path, n, worker, epoch, v, output, at)
-            values (?1, ?2, ?3, ?4, ?5, 2, seal(?6, ?1, '#late/' || ?2), ?7)";
+            values (?1, ?2, ?3, ?4, ?5, 2, case when ?8 then seal(?6, ?1, '#late/' || ?2) else ?6 end, ?7)";
         let LateAnswer { epoch, said, at } = &late.answer;
-        let said = json(said)?;
+        let said = json(said)?.into_bytes();
         let (path, worker) = (late.path.as_str(), late.worker.as_str());
         db.prepare_cached(text)?.execute(params![
             late.no,
@@ -446,7 +447,8 @@ fn write_others(db: &Db, writes: &Writes) -> Stored {
             worker,
             epoch.0 as i64,
             said,
-            at.micros()
+            at.micros(),
+            late.sealed
         ])?;
     }
     for (no, connection) in &writes.released {
