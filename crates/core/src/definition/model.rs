@@ -110,7 +110,59 @@ pub enum Action {
     Signal(SignalWait),
 }
 
+/// The handler and queue of steps that the engine itself sends out.
+pub const PUSH: &str = "abide:http";
+
+/// Who carries out what a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Performer<'a> {
+    /// A worker that offers this handler.
+    Worker(&'a Handler),
+    /// The engine's sender of HTTP requests.
+    Push,
+    /// Nobody: time passes.
+    Clock,
+    /// A person, a signal or another run.
+    Answer,
+}
+
+impl Performer<'_> {
+    /// The handler of the step's tasks; a wait has none.
+    pub fn handler(self) -> Option<Handler> {
+        match self {
+            Performer::Worker(handler) => Some(handler.clone()),
+            Performer::Push => Some(Handler::from(PUSH)),
+            Performer::Clock | Performer::Answer => None,
+        }
+    }
+
+    /// The queue of its tasks, whatever the step and the run say.
+    pub fn own_queue(self) -> Option<Queue> {
+        (self == Performer::Push).then(|| Queue::from(PUSH))
+    }
+
+    /// Whether the step is carried out as a task; otherwise it is a wait.
+    pub fn has_task(self) -> bool {
+        match self {
+            Performer::Worker(_) | Performer::Push => true,
+            Performer::Clock | Performer::Answer => false,
+        }
+    }
+}
+
 impl Action {
+    /// Who carries it out: everything else that depends on the kind of a step is asked of this.
+    pub fn performer(&self) -> Performer<'_> {
+        match self {
+            Action::Task { handler, .. } => Performer::Worker(handler),
+            Action::Http(_) => Performer::Push,
+            Action::Sleep(_) => Performer::Clock,
+            Action::Approval(_) | Action::Child { .. } | Action::JoinChild { .. } | Action::Signal(_) => {
+                Performer::Answer
+            }
+        }
+    }
+
     /// What the step is, in one word of the document.
     pub fn name(&self) -> &'static str {
         match self {
@@ -353,9 +405,6 @@ impl StepDef {
 
     /// Waits are answered by somebody else, so without a declared outcome an overdue one rests in `stalled`.
     pub fn is_wait(&self) -> bool {
-        match self.action {
-            Action::Approval(_) | Action::Signal(_) | Action::Child { .. } | Action::JoinChild { .. } => true,
-            Action::Task { .. } | Action::Http(_) | Action::Sleep(_) => false,
-        }
+        self.action.performer() == Performer::Answer
     }
 }

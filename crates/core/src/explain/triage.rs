@@ -8,7 +8,7 @@ use super::summary::say_expected;
 use super::view::View;
 use super::words::{self, instant};
 use crate::contract::ReasonType;
-use crate::definition::{Action, Body, Definition};
+use crate::definition::{Body, Definition, Performer};
 use crate::ids::{Handler, Queue};
 use crate::run::Working;
 use crate::run::step::{Block, Step, TaskKind, Wait};
@@ -52,9 +52,9 @@ impl View<'_> {
 
     fn was_a_lease_lost(&self) -> Triage {
         let question = "Did the worker lose its lease?";
-        let lost = self.blocked().into_iter().find_map(|(step, block)| match &block.wait {
-            Wait::Lost { owner, epoch } => Some((step, block, owner, *epoch)),
-            _ => None,
+        let lost = self.blocked().into_iter().find_map(|(step, block)| {
+            let Wait::Lost { owner, epoch } = &block.wait else { return None };
+            Some((step, block, owner, *epoch))
         });
         if let Some((step, block, owner, epoch)) = lost {
             let detail = format!("{owner} lost lease {epoch} of {} at {}.", step.path, instant(block.since));
@@ -95,9 +95,10 @@ impl View<'_> {
         let question = "Is it really waiting on auth, a tool or a person?";
         let outside = self.blocked().into_iter().find(|(_, block)| is_outside(block));
         if let Some((step, block)) = outside {
-            let detail = match &block.wait {
-                Wait::Auth { connection, .. } => format!("{} waits for {connection} to be reconnected.", step.path),
-                _ => format!("{} waits for {}.", step.path, say_expected(step, block)),
+            let detail = if let Wait::Auth { connection, .. } = &block.wait {
+                format!("{} waits for {connection} to be reconnected.", step.path)
+            } else {
+                format!("{} waits for {}.", step.path, say_expected(step, block))
             };
             let proof =
                 json!({ "step_id": step.path, "type": wait_type(block), "since": block.since, "until": block.until });
@@ -168,9 +169,9 @@ impl View<'_> {
         let again = |(_, block): &(&Step, &Block)| matches!(block.wait, Wait::Lost { .. } | Wait::Retry { .. });
         let (step, _) = self.blocked().into_iter().find(again)?;
         let (handler, queue, kind) = match (self.declared(step), &self.definition.body) {
-            (Some(def), _) => match &def.action {
-                Action::Task { handler, .. } => (handler.clone(), &def.queue, TaskKind::Step),
-                _ => return None,
+            (Some(def), _) => match def.action.performer() {
+                Performer::Worker(handler) => (handler.clone(), &def.queue, TaskKind::Step),
+                Performer::Push | Performer::Clock | Performer::Answer => return None,
             },
             (None, Body::Coded { revision }) => {
                 let handler = Handler::new(format!("{}@{revision}", self.definition.workflow));

@@ -226,6 +226,13 @@ pub enum Phase {
     Ended,
 }
 
+impl Phase {
+    /// Why the rollback was started that is under way.
+    pub fn because(&self) -> Option<&Because> {
+        if let Phase::Compensating { because, .. } = self { Some(because) } else { None }
+    }
+}
+
 /// Why a rollback was started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -546,7 +553,7 @@ impl Head {
     }
 }
 
-pub use decide::flow::PUSH;
+pub use crate::definition::PUSH;
 pub use decide::http::{CALLBACK_PLACEHOLDER, placeholder};
 pub use decide::operator::{is_gate, resolutions};
 pub(crate) use decide::sentence;

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_core::definition::{Action, Body, Definition};
+use abide_core::definition::{Body, Definition};
 use abide_core::ids::{Namespace, Path, WorkflowId};
-use abide_core::run::PUSH;
 use rusqlite::Connection as Db;
 
 use crate::cache::Cache;
@@ -65,15 +64,7 @@ impl Handlers {
             Body::Steps(_) => None,
         };
         let steps = definition.steps().iter().filter_map(|step| {
-            let handler = match &step.action {
-                Action::Task { handler, .. } => handler.to_string(),
-                Action::Http(_) => PUSH.to_owned(),
-                Action::Approval(_)
-                | Action::Child { .. }
-                | Action::JoinChild { .. }
-                | Action::Sleep(_)
-                | Action::Signal(_) => return None,
-            };
+            let handler = step.action.performer().handler()?.to_string();
             Some((step.id.clone(), handler))
         });
         Handlers { steps: steps.collect(), body }

@@ -213,3 +213,21 @@ fn sleeps_last_a_while_or_until_a_time() {
         assert!(matches!(a.action, Action::Sleep(SleepFor::Until(_))), "{text}");
     }
 }
+
+#[test]
+fn only_a_task_and_a_request_are_carried_out_as_tasks_and_only_a_request_by_the_engine_itself() {
+    let text = "workflow: w\nsteps:\n  - { id: task, task: work }\n  - { id: http, http: { url: 'https://example.com' } }\n  \
+                - { id: approval, approval: { title: ok, approvers: [ana] } }\n  - { id: child, child: other, wait: false }\n  \
+                - { id: join_child, join_child: child }\n  - { id: sleep, sleep: 1s }\n  - { id: signal, signal: go }\n";
+    let definition = parsed(text).definition;
+    let has_task = ["task", "http"];
+    for def in definition.steps() {
+        let performer = def.action.performer();
+        assert_eq!(def.action.name(), def.id);
+        assert_eq!(performer.has_task(), has_task.contains(&def.id.as_str()), "{}", def.id);
+        assert_eq!(performer.handler().is_some(), performer.has_task(), "{}", def.id);
+        assert_eq!(performer.own_queue().is_some(), def.id == "http", "{}", def.id);
+    }
+    assert_eq!(step(&definition, "task").action.performer().handler(), Some("work".into()));
+    assert_eq!(step(&definition, "http").action.performer().handler(), Some(PUSH.into()));
+}

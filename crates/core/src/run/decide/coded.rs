@@ -72,10 +72,7 @@ impl Draft<'_> {
         let place = Place { index: None, parent: None, number: None, role: Role::Body, visit: 1 };
         let input = self.run.head.started.input.clone();
         let def = spec_of(self.def, &Step::new(Path::from(BODY), place.clone(), self.now));
-        let handler = match &def.action {
-            Action::Task { handler, .. } => handler.clone(),
-            _ => return Ok(()),
-        };
+        let Some(handler) = def.action.performer().handler() else { return Ok(()) };
         let queue = self.run.head.started.queue.clone().unwrap_or(def.queue);
         let task = self.task(TaskKind::Body, handler, queue, input, None, def.lease);
         let place = Some(place);
@@ -382,7 +379,6 @@ impl Draft<'_> {
         };
         let mine = step.coded.as_ref().is_some_and(|coded| coded.epoch == holding.epoch);
         match step.state {
-            state if state.is_ended() => Ok(false),
             StepState::Running if mine => Ok(true),
             // An earlier lease of the body began it and was lost: look first where repeating is not safe.
             StepState::Running if self.is_unknown(step) => {
@@ -396,7 +392,18 @@ impl Draft<'_> {
                 self.enter_coded(path, declared)?;
                 Ok(true)
             }
-            _ => Ok(false),
+            StepState::Issued
+            | StepState::Waiting
+            | StepState::Reconciling
+            | StepState::Stalled
+            | StepState::Completed
+            | StepState::Failed
+            | StepState::Skipped
+            | StepState::CaseHandled
+            | StepState::Canceled
+            | StepState::Compensating
+            | StepState::Compensated
+            | StepState::UndoFailed => Ok(false),
         }
     }
 
@@ -421,7 +428,7 @@ impl Draft<'_> {
             kind: wait.on.kind().into(),
             at_deadline: match &wait.on {
                 CodedWait::Signal { at_deadline, .. } | CodedWait::Child { at_deadline, .. } => at_deadline.clone(),
-                _ => None,
+                CodedWait::Approval(_) | CodedWait::Sleep { .. } | CodedWait::Auth { .. } => None,
             },
             epoch: holding.epoch,
             asked: holding.epoch,

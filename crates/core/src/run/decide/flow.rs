@@ -7,14 +7,11 @@ use crate::definition::{Action, Jump, OnCancel, SleepFor, StepDef};
 use crate::expression::{EvalError, Expression};
 use crate::ids::{Handler, Path, PayloadName, TaskId};
 use crate::run::advance::{Decided, Draft};
-use crate::run::command::{Effect, Json};
+use crate::run::command::{Effect, Json, Rejection};
 use crate::run::event::{Fact, Reset};
 use crate::run::scope::Here;
 use crate::run::step::{Block, Place, Proof, ProofBy, Ref, Resource, Role, Step, Task, TaskKind, Wait};
 use crate::time::{Span, Timestamp};
-
-/// The handler and queue of steps that the engine itself sends out.
-pub const PUSH: &str = "abide:http";
 
 /// An instance that is about to be opened.
 #[derive(Clone)]
@@ -110,7 +107,8 @@ impl Draft<'_> {
                 Some(self.render(with, here)?)
             }
             Action::Http(http) => Some(self.http_request(http, here)?),
-            _ => None,
+            Action::Task { with: None, .. } | Action::Child { with: None, .. } => None,
+            Action::Approval(_) | Action::JoinChild { .. } | Action::Sleep(_) | Action::Signal(_) => None,
         };
         let input = match rendered {
             Some(Ok(json)) => self.store_input(&opening.path, json.into()),
@@ -200,20 +198,17 @@ impl Draft<'_> {
             (Some(index), None) => Cow::Borrowed(&declared.steps()[index]),
             (None, None) => return Ok(()),
         };
-        let handler = match &def.action {
-            Action::Task { handler, .. } => handler.clone(),
-            _ => Handler::from(PUSH),
+        let performer = def.action.performer();
+        let Some(handler) = performer.handler() else {
+            return Err(Rejection::Bug(format!("{path} is a wait: it has no task")).into());
         };
         let kind = match self.run.step(path.as_str()).map(|step| step.place.role) {
             Some(Role::Body) => TaskKind::Body,
             _ if place.as_ref().is_some_and(|place| place.role == Role::Body) => TaskKind::Body,
             _ => TaskKind::Step,
         };
-        let queue = if matches!(def.action, Action::Http(_)) {
-            crate::ids::Queue::from(PUSH)
-        } else {
-            self.run.head.started.queue.clone().unwrap_or_else(|| def.queue.clone())
-        };
+        let of_run = || self.run.head.started.queue.clone().unwrap_or_else(|| def.queue.clone());
+        let queue = performer.own_queue().unwrap_or_else(of_run);
         let is_member = match (&place, self.run.step(path.as_str())) {
             (_, Some(step)) => step.place.parent.is_some(),
             (place, None) => place.as_ref().is_some_and(|place| place.parent.is_some()),
@@ -264,15 +259,15 @@ impl Draft<'_> {
         }
         let step = self.must_row(path)?;
         let def = self.spec(step);
-        match (input, &def.action) {
-            (Some(input), Action::Task { .. } | Action::Http(_)) => {
+        match input.filter(|_| def.action.performer().has_task()) {
+            Some(input) => {
                 if self.waits_for_connection_again(path, attempt.max(1))? {
                     return Ok(());
                 }
                 self.issue_step(path, None, attempt.max(1), input, generation)
             }
             // It never began: its input could not be made, or it waits for something else than a worker.
-            _ => {
+            None => {
                 let is_member = step.place.parent.is_some();
                 let place = Place { role: Role::Plain, ..step.place.clone() };
                 let opening = Opening { path: path.clone(), place };

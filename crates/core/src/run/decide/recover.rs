@@ -1,7 +1,7 @@
 //! Recovery: what happens after a failed attempt or a lost lease, by failure class; reconcile before retry.
 
 use crate::contract::{Failure, FailureClass, FailureKind, Policy, ReasonType, StepState};
-use crate::definition::{EffectKind, RetryPolicy, StepDef, SubTask};
+use crate::definition::{Action, EffectKind, Performer, RetryPolicy, StepDef, SubTask};
 use crate::ids::Path;
 use crate::run::Phase;
 use crate::run::advance::{Decided, Draft};
@@ -25,13 +25,12 @@ impl Draft<'_> {
             return Ok(());
         }
         let uncertain = matches!(failure.class, FailureClass::OutcomeUnknown | FailureClass::Lost);
-        let policy = match def.policy(failure.class) {
-            // Nobody is asked about a `finally` step: its failure is a warning.
-            Policy::Ask | Policy::Hold if def.finally => Policy::Warn,
-            Policy::Reconcile if def.finally && def.reconcile.is_none() => Policy::Warn,
-            Policy::WaitOnAuth if def.finally && !matches!(self.run.head.phase, Phase::Forward) => Policy::Warn,
-            policy => policy,
-        };
+        let policy = def.policy(failure.class);
+        let needs_somebody = matches!(policy, Policy::Ask | Policy::Hold)
+            || (policy == Policy::Reconcile && def.reconcile.is_none())
+            || (policy == Policy::WaitOnAuth && !matches!(self.run.head.phase, Phase::Forward));
+        // Nobody is asked about a `finally` step: its failure is a warning.
+        let policy = if def.finally && needs_somebody { Policy::Warn } else { policy };
         match policy {
             Policy::Retry if failure.class == FailureClass::Lost => self.retry_lost(path, failure, &def),
             Policy::Retry => self.retry_later(path, failure, fault.and_then(|fault| fault.retry_after)),
@@ -122,9 +121,9 @@ impl Draft<'_> {
                 (ReasonType::OperatorAsked, "retry")
             }
         };
-        let fields = match failure.class {
-            FailureClass::Validation => vec![FieldFault { pointer: String::new(), detail: failure.message.clone() }],
-            _ => Vec::new(),
+        let fields = match reason == ReasonType::CorrectionRequired {
+            true => vec![FieldFault { pointer: String::new(), detail: failure.message.clone() }],
+            false => Vec::new(),
         };
         let wait = Wait::Operator { reason, recommended: Some(recommended.into()), fields };
         let block = Block::new(wait, sentence(&failure.message), self.now);
@@ -136,10 +135,10 @@ impl Draft<'_> {
         let message = format!("requires does not hold: {requires}");
         let failure = self.failure(path, FailureClass::Conflict, message, attempt).coded("requires");
         let def = self.spec(self.must_row(path)?);
-        match def.policy(FailureClass::Conflict) {
+        match def.policy(FailureClass::Conflict) == Policy::ReEvaluate {
             // Evaluated a moment ago: asking is all that is left.
-            Policy::ReEvaluate => self.ask(path, failure),
-            _ => self.recover(path, failure, None),
+            true => self.ask(path, failure),
+            false => self.recover(path, failure, None),
         }
     }
 
@@ -167,14 +166,11 @@ impl Draft<'_> {
         if attempt >= self.attempts(path, &def.retry)? || !matches!(self.test(requires, &here)?, Ok(true)) {
             return self.ask(path, failure);
         }
-        let fresh = match &def.action {
-            crate::definition::Action::Task { with: Some(with), .. } => match self.render(with, &here)? {
-                Ok(json) => Some(json),
+        if let Action::Task { with: Some(with), .. } = &def.action {
+            let json = match self.render(with, &here)? {
+                Ok(json) => json,
                 Err(error) => return self.ask(path, self.not_evaluated(path, &error, attempt)),
-            },
-            _ => None,
-        };
-        if let Some(json) = fresh {
+            };
             let input = self.store_input(path, json.into());
             self.tell_of(path, Fact::StepReset(Reset { input: Some(input), ..Reset::default() }))?;
         }
@@ -495,9 +491,9 @@ pub(super) fn connection_of(text: &str) -> Connection {
 }
 
 fn handler_of(def: &StepDef, path: &Path) -> String {
-    match &def.action {
-        crate::definition::Action::Task { handler, .. } => handler.to_string(),
-        _ => path.to_string(),
+    match def.action.performer() {
+        Performer::Worker(handler) => handler.to_string(),
+        Performer::Push | Performer::Clock | Performer::Answer => path.to_string(),
     }
 }
 

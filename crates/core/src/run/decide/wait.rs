@@ -282,9 +282,9 @@ impl Draft<'_> {
 
     /// A payload that no wait for this name would take is refused, whether somebody waits already or not.
     fn check_signal_schema(&self, name: &str, payload: &str) -> Decided {
-        let waits = self.def.steps().iter().filter_map(|step| match &step.action {
-            Action::Signal(signal) if signal.names.iter().any(|wanted| wanted == name) => signal.schema.as_ref(),
-            _ => None,
+        let waits = self.def.steps().iter().filter_map(|step| {
+            let Action::Signal(signal) = &step.action else { return None };
+            signal.schema.as_ref().filter(|_| signal.names.iter().any(|wanted| wanted == name))
         });
         for schema in waits {
             if let Err(faults) = schema.check(payload) {
@@ -322,10 +322,7 @@ impl Draft<'_> {
     /// Whether the wait is the step itself (declared, or in a coded body) and not something that its task asked for.
     pub(super) fn is_own_wait(&self, path: &Path) -> Decided<bool> {
         let step = self.must_row(path)?;
-        Ok(match step.place.role {
-            Role::Coded => true,
-            _ => !matches!(self.spec(step).action, Action::Task { .. } | Action::Http(_)),
-        })
+        Ok(step.place.role == Role::Coded || !self.spec(step).action.performer().has_task())
     }
 
     /// Gives a blocked task what it asked for: it is issued again, in the same attempt.
