@@ -1,5 +1,7 @@
 //! The rules of Abide: what a run may do, decided without clock, I/O, async or randomness.
 
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
+
 pub mod contract;
 pub mod definition;
 pub mod explain;

@@ -816,7 +816,9 @@ fn unavailable(error: &StoreError) -> Error {
     match error {
         StoreError::Full => Error::StorageFull,
         StoreError::Busy(_) => Error::Overloaded,
-        other => Error::StoreUnavailable(other.to_string()),
+        StoreError::Conflict | StoreError::Corrupt(_) | StoreError::Damaged(_) | StoreError::Failed(_) => {
+            Error::StoreUnavailable(error.to_string())
+        }
     }
 }
 

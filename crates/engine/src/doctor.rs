@@ -420,7 +420,7 @@ fn collect_refs(value: &Value, refs: &mut BTreeMap<String, Said>) {
             fields.values().for_each(|value| collect_refs(value, refs));
         }
         Value::Array(values) => values.iter().for_each(|value| collect_refs(value, refs)),
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

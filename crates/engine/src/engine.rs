@@ -223,10 +223,9 @@ impl Engine {
     pub async fn register(&self, document: &str) -> Result<Registered, Error> {
         let parsed = Definition::parse(document).map_err(Error::Definition)?;
         let register = Register { parsed, document: document.to_owned() };
-        match self.asking(What::Register(Box::new(register))).await? {
-            Answer::Registered { workflow, version, hash, new } => Ok(Registered { workflow, version, hash, new }),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.asking(What::Register(Box::new(register))).await?;
+        let Answer::Registered { workflow, version, hash, new } = answer else { return Err(unexpected(&answer)) };
+        Ok(Registered { workflow, version, hash, new })
     }
 
     /// Starts a run of the newest version of a workflow.
@@ -273,26 +272,18 @@ impl Engine {
     /// A connection works again; tells how many runs this frees.
     pub async fn reconnected(&self, tool: &str, account: &str) -> Result<u64, Error> {
         let connection = Connection { tool: tool.into(), account: account.into() };
-        match self.asking(What::Reconnected(connection)).await? {
-            Answer::Released(runs) => Ok(runs),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.asking(What::Reconnected(connection)).await?;
+        if let Answer::Released(runs) = answer { Ok(runs) } else { Err(unexpected(&answer)) }
     }
 
     /// Asks for tasks, and waits for them if the claim says so.
     pub async fn claim(&self, claim: Claim) -> Result<Vec<LeasedTask>, Error> {
-        match self.asking(What::Claim(claim)).await? {
-            Answer::Tasks(tasks) => Ok(tasks),
-            other => Err(unexpected(&other)),
-        }
+        tasks(self.asking(What::Claim(claim)).await?)
     }
 
     /// The same for an executor that serves every namespace; each task says whose it is.
     pub async fn claim_anywhere(&self, claim: Claim) -> Result<Vec<LeasedTask>, Error> {
-        match self.asking(What::ClaimAnywhere(claim)).await? {
-            Answer::Tasks(tasks) => Ok(tasks),
-            other => Err(unexpected(&other)),
-        }
+        tasks(self.asking(What::ClaimAnywhere(claim)).await?)
     }
 
     /// What a worker says about its task.
@@ -411,10 +402,11 @@ fn give_back(requests: &Requests, clock: &dyn Clock, leases: Vec<LeaseRef>) {
 }
 
 fn told(answer: Answer) -> Result<Told, Error> {
-    match answer {
-        Answer::Run(told) => Ok(*told),
-        other => Err(unexpected(&other)),
-    }
+    if let Answer::Run(told) = answer { Ok(*told) } else { Err(unexpected(&answer)) }
+}
+
+fn tasks(answer: Answer) -> Result<Vec<LeasedTask>, Error> {
+    if let Answer::Tasks(tasks) = answer { Ok(tasks) } else { Err(unexpected(&answer)) }
 }
 
 fn unexpected(answer: &Answer) -> Error {

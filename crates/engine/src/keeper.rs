@@ -152,10 +152,8 @@ impl Keeper {
             return Ok(0);
         }
         let tidy = Tidy { runs, forget: None };
-        match self.ask(Namespace::from(namespace), What::Tidy(Box::new(tidy)))? {
-            Answer::Archived(moved) => Ok(moved),
-            _ => Ok(0),
-        }
+        let answer = self.ask(Namespace::from(namespace), What::Tidy(Box::new(tidy)))?;
+        if let Answer::Archived(moved) = answer { Ok(moved) } else { Ok(0) }
     }
 
     /// Forgets keys, commits and workers that nobody asks for any more, some in each transaction.

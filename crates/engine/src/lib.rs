@@ -3,6 +3,8 @@
 //!
 //! With the feature `push` the engine also sends `http` steps itself: see `push::Push`.
 
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
+
 pub mod archive;
 pub mod callback;
 pub mod carry;

@@ -240,10 +240,10 @@ impl Push {
                 (self.sender.send(&target, outgoing, self.timeout(task)).await, Some(target))
             }
         };
-        match &heard {
-            Heard::Answer(answer) if callback.is_some() && answer.is_success() => Ok(None),
-            _ => result_of(heard, target.as_ref(), allow, &redactor, self.engine.clock().now()).map(Some),
+        if callback.is_some() && matches!(&heard, Heard::Answer(answer) if answer.is_success()) {
+            return Ok(None);
         }
+        result_of(heard, target.as_ref(), allow, &redactor, self.engine.clock().now()).map(Some)
     }
 
     /// A little less than the step has, so that its failure says what happened and not only that time was up.

@@ -446,10 +446,7 @@ impl Asked {
 
     /// Whether the holder of a lease says something.
     pub fn is_report(&self) -> bool {
-        match &self.request.what {
-            What::Run(to_run) => to_run.command.ask.holding().is_some(),
-            _ => false,
-        }
+        matches!(&self.request.what, What::Run(to_run) if to_run.command.ask.holding().is_some())
     }
 }
 

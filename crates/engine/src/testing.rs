@@ -222,13 +222,13 @@ mod switched_on {
         let task = row.task.as_ref().filter(|_| is_planted(Bug::NoFencing))?;
         let held = Holding { path: holding.path.clone(), task_id: task.id.clone(), epoch: task.lease.as_ref()?.epoch };
         let mut command = command.clone();
-        match &mut command.ask {
-            Ask::Complete { holding, .. } | Ask::Fail { holding, .. } | Ask::Heartbeat { holding, .. } => {
-                *holding = held
-            }
-            _ => return None,
+        if let Ask::Complete { holding, .. } | Ask::Fail { holding, .. } | Ask::Heartbeat { holding, .. } =
+            &mut command.ask
+        {
+            *holding = held;
+            return Some(command);
         }
-        Some(command)
+        None
     }
 
     /// What a planted bug does so that the guard against a second end is gone.

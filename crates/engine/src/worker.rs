@@ -193,10 +193,7 @@ impl Work {
             external_id: None,
             result: None,
         });
-        match told.await?.reply {
-            Reply::Effect { receipt, .. } => Ok(receipt),
-            _ => Ok(None),
-        }
+        if let Reply::Effect { receipt, .. } = told.await?.reply { Ok(receipt) } else { Ok(None) }
     }
 
     async fn beat(&self, progress: Option<Progress>) -> Result<(), Error> {

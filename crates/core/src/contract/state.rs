@@ -185,6 +185,25 @@ impl StepState {
             | StepState::Stalled => false,
         }
     }
+
+    /// Ended so that what comes after it may begin.
+    pub const fn is_done(self) -> bool {
+        match self {
+            StepState::Completed | StepState::Skipped | StepState::CaseHandled => true,
+            StepState::Pending
+            | StepState::Issued
+            | StepState::Running
+            | StepState::Waiting
+            | StepState::RetryScheduled
+            | StepState::Reconciling
+            | StepState::Stalled
+            | StepState::Failed
+            | StepState::Canceled
+            | StepState::Compensating
+            | StepState::Compensated
+            | StepState::UndoFailed => false,
+        }
+    }
 }
 
 states! {

@@ -53,10 +53,7 @@ impl<'n> Spot<'n> {
     }
 
     pub(super) fn as_text(&self) -> Option<&'n str> {
-        match &self.node.content {
-            Content::Text(text) => Some(text),
-            _ => None,
-        }
+        if let Content::Text(text) = &self.node.content { Some(text) } else { None }
     }
 
     pub(super) fn is_map(&self) -> bool {
@@ -188,7 +185,7 @@ impl Reader {
                 self.fault_with_hint(FaultCode::WrongType, &spot.place(), message, "write true or false");
                 None
             }
-            _ => {
+            Content::Null | Content::Number(_) | Content::Text(_) | Content::List(_) | Content::Map(_) => {
                 self.wrong_type(spot, "true or false");
                 None
             }
@@ -245,7 +242,9 @@ impl Reader {
                     format!("did you mean `{number}s` or `{number}ms`?"),
                 );
             }
-            _ => self.wrong_type(spot, "a duration"),
+            Content::Null | Content::Bool(_) | Content::List(_) | Content::Map(_) => {
+                self.wrong_type(spot, "a duration")
+            }
         }
         None
     }

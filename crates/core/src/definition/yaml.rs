@@ -231,7 +231,8 @@ impl<'t> Tree<'t> {
                 "a second document starts here",
                 Some("one text holds one workflow; remove the `---`"),
             )),
-            _ => Ok(()),
+            Event::DocumentStart(..) | Event::DocumentEnd | Event::StreamStart | Event::StreamEnd => Ok(()),
+            Event::Anchor(..) | Event::UnresolvedAlias(_) | _ => Ok(()),
         }
     }
 
@@ -289,7 +290,7 @@ impl<'t> Tree<'t> {
             Items::List(items) => items.push(node),
             Items::Map { key: pending @ None, .. } => match &node.content {
                 Content::Text(text) => *pending = Some(PendingKey::Name(Key { text: text.clone(), at: node.at })),
-                _ => {
+                Content::Null | Content::Bool(_) | Content::Number(_) | Content::List(_) | Content::Map(_) => {
                     *pending = Some(PendingKey::Unusable);
                     let fault = unusable_key(self.text, &node, self.path());
                     self.report(fault);

@@ -61,10 +61,7 @@ pub struct ToDecide {
 /// The same words as the summary's.
 pub fn to_decide(run: &Working, definition: &Definition, step: &Step, block: &Block, now: Timestamp) -> ToDecide {
     let view = View { run, definition, around: &Surroundings::default(), now };
-    let form = match &block.wait {
-        Wait::Approval(wait) => view.form(step, wait).map(|form| form.document().clone()),
-        _ => None,
-    };
+    let form = block.wait.approval().and_then(|wait| view.form(step, wait)).map(|form| form.document().clone());
     ToDecide { form, at_deadline: block.until.map(|_| view.at_deadline(step, block)) }
 }
 

@@ -82,7 +82,27 @@ impl View<'_> {
                 ("resolve_correct", format!("{path} killed its workers: correct its input, or skip it"))
             }
             ReasonType::UndoFailed => ("resolve_retry", format!("retry the undo of {path}: {message}")),
-            _ => (asked.and_then(known).unwrap_or("resolve_retry"), self.asked(path.as_str(), asked, &message)),
+            ReasonType::NoWorkerListening
+            | ReasonType::NoWorkerForRevision
+            | ReasonType::LimitFull
+            | ReasonType::StartDelayed
+            | ReasonType::OauthReconnectRequired
+            | ReasonType::ApprovalRequired
+            | ReasonType::CallbackPending
+            | ReasonType::SignalPending
+            | ReasonType::ChildOpen
+            | ReasonType::Sleeping
+            | ReasonType::RateLimited
+            | ReasonType::TransientError
+            | ReasonType::LeaseLost
+            | ReasonType::Overdue
+            | ReasonType::HistoryFull
+            | ReasonType::PausedByOperator
+            | ReasonType::CancelGrace
+            | ReasonType::BudgetExhausted
+            | ReasonType::OperatorAsked => {
+                (asked.and_then(known).unwrap_or("resolve_retry"), self.asked(path.as_str(), asked, &message))
+            }
         }
     }
 

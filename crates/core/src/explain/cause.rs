@@ -9,8 +9,8 @@ use super::view::{View, task_path};
 use super::words::{self, instant};
 use crate::contract::{Failure, ReasonType, RunState};
 use crate::ids::RunId;
+use crate::run::Because;
 use crate::run::step::{Block, Step, Wait};
-use crate::run::{Because, Phase};
 use crate::time::Timestamp;
 
 /// One link of the chain.
@@ -96,13 +96,14 @@ impl View<'_> {
             }));
             return links;
         };
-        let (kind, id) = match reason.kind {
-            ReasonType::StartDelayed => (LinkKind::Time, reason.until.map(instant).unwrap_or_default()),
-            ReasonType::LimitFull => {
-                (LinkKind::Limit, self.around.limits_full.first().map(|limit| limit.name.clone()).unwrap_or_default())
-            }
-            _ => (LinkKind::Queue, task.map(|task| task.queue.to_string()).unwrap_or_default()),
+        let (kind, id) = if reason.kind == ReasonType::StartDelayed {
+            (LinkKind::Time, reason.until.map(instant))
+        } else if reason.kind == ReasonType::LimitFull {
+            (LinkKind::Limit, self.around.limits_full.first().map(|limit| limit.name.clone()))
+        } else {
+            (LinkKind::Queue, task.map(|task| task.queue.to_string()))
         };
+        let id = id.unwrap_or_default();
         links.push(link(kind, &id, reason.message, Some(reason.since)));
         links
     }
@@ -132,13 +133,13 @@ impl View<'_> {
 
     fn behind_rollback(&self) -> Vec<Link> {
         let mut links = Vec::new();
-        match &self.run.head.phase {
-            Phase::Compensating { because: Because::Failed(failure), .. } => links.extend(behind_failure(failure)),
-            Phase::Compensating { because: Because::Canceled(cancel), .. } => {
+        match self.run.head.phase.because() {
+            Some(Because::Failed(failure)) => links.extend(behind_failure(failure)),
+            Some(Because::Canceled(cancel)) => {
                 let what = format!("{} canceled it: {}", cancel.by, cancel.reason);
                 links.push(link(LinkKind::Person, &cancel.by, what, None));
             }
-            _ => {}
+            None => {}
         }
         let block = self.behind_block();
         if block.is_empty() {
@@ -229,10 +230,8 @@ pub(super) fn root_of_children(view: &View<'_>) -> Option<Link> {
 /// Of the children that are waited for, the one that keeps the run longest: first those that somebody has to move,
 /// then those that move by themselves, each the one that has not moved for longest.
 pub(super) fn slowest_child<'a>(view: &View<'a>) -> Option<(&'a Step, &'a Block, &'a RunId)> {
-    let waits = view.waits_for_children().into_iter().filter_map(|(step, block)| match &block.wait {
-        Wait::Child { run_id } => Some((step, block, run_id)),
-        _ => None,
-    });
+    let waits = view.waits_for_children().into_iter();
+    let waits = waits.filter_map(|(step, block)| Some((step, block, block.wait.child()?)));
     waits.min_by_key(|(_, block, run_id)| match view.around.children.get(*run_id) {
         Some(child) => (slowness(child.state), child.since, (*run_id).clone()),
         None => (3, block.since, (*run_id).clone()),

@@ -150,10 +150,18 @@ impl View<'_> {
                 "what was completed is taken over; only the rest is executed".to_owned()
             }
             RunState::Running | RunState::Queued | RunState::CancelRequested | RunState::Compensating => return None,
-            _ if self.run.head.history_full => {
-                "the log takes nothing new; what was completed can be rerun from".to_owned()
-            }
-            _ => self.summary(),
+            RunState::WaitingOnTool
+            | RunState::WaitingOnAuth
+            | RunState::WaitingOnApproval
+            | RunState::WaitingOnChild
+            | RunState::WaitingOnTimer
+            | RunState::WaitingOnOperator
+            | RunState::RetryScheduled
+            | RunState::Stalled
+            | RunState::Succeeded => match self.run.head.history_full {
+                true => "the log takes nothing new; what was completed can be rerun from".to_owned(),
+                false => self.summary(),
+            },
         };
         Some(Recommended { action: first.id, step_id: first.step_id.clone(), why })
     }

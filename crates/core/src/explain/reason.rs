@@ -105,10 +105,7 @@ pub enum Detail {
 impl Reason {
     /// Whether it waits for this tool, and account.
     pub fn is_on_connection(&self, wanted: &str, of: Option<&str>) -> bool {
-        match &self.detail {
-            Detail::Auth { tool, account, .. } => tool == wanted && of.is_none_or(|of| of == account),
-            _ => false,
-        }
+        matches!(&self.detail, Detail::Auth { tool, account, .. } if tool == wanted && of.is_none_or(|of| of == account))
     }
 }
 
@@ -181,11 +178,9 @@ impl View<'_> {
     fn unheard(&self) -> Vec<Reason> {
         let mut reasons: Vec<Reason> = Vec::new();
         for (step, task) in self.ready().into_iter().filter(|(_, task)| self.is_unheard(task)) {
-            let known = reasons.iter_mut().find_map(|reason| match &mut reason.detail {
-                Detail::Queue { queue, handler, tasks, .. } if *queue == task.queue && *handler == task.handler => {
-                    Some(tasks)
-                }
-                _ => None,
+            let known = reasons.iter_mut().find_map(|reason| {
+                let Detail::Queue { queue, handler, tasks, .. } = &mut reason.detail else { return None };
+                (*queue == task.queue && *handler == task.handler).then_some(tasks)
             });
             match known {
                 Some(tasks) => *tasks += 1,
@@ -320,10 +315,7 @@ impl View<'_> {
 
     fn children(&self, at_deadline: Option<AtDeadline>) -> Detail {
         let waits = self.waits_for_children();
-        let ids = waits.iter().filter_map(|(_, block)| match &block.wait {
-            Wait::Child { run_id } => Some(run_id.clone()),
-            _ => None,
-        });
+        let ids = waits.iter().filter_map(|(_, block)| block.wait.child().cloned());
         let root_cause = root_of_children(self).map(|root| root.what.clone());
         Detail::Child { children: waits.len(), run_ids: ids.take(NEWEST).collect(), root_cause, at_deadline }
     }

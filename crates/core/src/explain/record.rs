@@ -203,11 +203,9 @@ impl View<'_> {
 
     /// The earliest instant at which something is tried again by itself.
     fn next_retry_at(&self) -> Option<Timestamp> {
-        let scheduled = self.blocked().into_iter().filter_map(|(_, block)| match block.wait {
-            Wait::Retry { .. } | Wait::Probe => block.until,
-            _ => None,
-        });
-        scheduled.min().filter(|_| !self.run.head.is_held())
+        let scheduled = self.blocked().into_iter().map(|(_, block)| block);
+        let scheduled = scheduled.filter(|block| matches!(block.wait, Wait::Retry { .. } | Wait::Probe));
+        scheduled.filter_map(|block| block.until).min().filter(|_| !self.run.head.is_held())
     }
 
     fn closing(&self) -> Option<Closing> {

@@ -127,9 +127,9 @@ impl View<'_> {
     /// What happens at the deadline of a wait.
     pub fn at_deadline(&self, step: &Step, block: &Block) -> String {
         let declared = self.declared(step).filter(|def| def.is_wait()).and_then(|def| def.at_deadline.as_ref());
-        let (outcome, escalated) = match &block.wait {
-            Wait::Approval(wait) => (wait.at_deadline.as_ref(), wait.escalated),
-            _ => (declared, false),
+        let (outcome, escalated) = match block.wait.approval() {
+            Some(wait) => (wait.at_deadline.as_ref(), wait.escalated),
+            None => (declared, false),
         };
         match outcome {
             None => "it is overdue".into(),
@@ -190,7 +190,24 @@ impl View<'_> {
             }
             ReasonType::UndoFailed => format!("{path} could not be undone: {}", undo_failure(step, &message)),
             ReasonType::OperatorAsked => format!("{path} asks: {message}"),
-            _ => format!("{path}: {message}"),
+            ReasonType::NoWorkerListening
+            | ReasonType::NoWorkerForRevision
+            | ReasonType::LimitFull
+            | ReasonType::StartDelayed
+            | ReasonType::OauthReconnectRequired
+            | ReasonType::ApprovalRequired
+            | ReasonType::CallbackPending
+            | ReasonType::SignalPending
+            | ReasonType::ChildOpen
+            | ReasonType::Sleeping
+            | ReasonType::RateLimited
+            | ReasonType::TransientError
+            | ReasonType::LeaseLost
+            | ReasonType::Overdue
+            | ReasonType::HistoryFull
+            | ReasonType::PausedByOperator
+            | ReasonType::CancelGrace
+            | ReasonType::BudgetExhausted => format!("{path}: {message}"),
         };
         format!("Waiting on operator: {said}.")
     }
@@ -201,13 +218,11 @@ impl View<'_> {
 
     fn say_retry(&self, step: &Step, block: &Block) -> String {
         let at = block.until.map_or_else(String::new, |until| format!(" at {}", instant(until)));
-        match &block.wait {
-            Wait::Retry { next_attempt, class, code } => {
-                let after = code.as_deref().map_or_else(|| class.as_str().replace('_', " "), |code| quote(code, 20));
-                format!("Retry scheduled: attempt {next_attempt} of {}{at} after {after}.", self.attempts(step))
-            }
-            _ => format!("Retry scheduled: a probe finds out{at} whether {} happened.", step.path),
-        }
+        let Wait::Retry { next_attempt, class, code } = &block.wait else {
+            return format!("Retry scheduled: a probe finds out{at} whether {} happened.", step.path);
+        };
+        let after = code.as_deref().map_or_else(|| class.as_str().replace('_', " "), |code| quote(code, 20));
+        format!("Retry scheduled: attempt {next_attempt} of {}{at} after {after}.", self.attempts(step))
     }
 
     fn say_stalled(&self, step: &Step, block: &Block) -> String {
@@ -232,15 +247,13 @@ impl View<'_> {
 
     fn say_compensating(&self) -> String {
         let head = &self.run.head;
-        let because = match &head.phase {
-            Phase::Compensating { because: Because::Failed(failure), .. } => match &failure.step_id {
+        let because = match head.phase.because() {
+            Some(Because::Failed(failure)) => match &failure.step_id {
                 Some(step) => format!("because {step} failed"),
                 None => format!("because {}", quote(&failure.message, QUOTED)),
             },
-            Phase::Compensating { because: Because::Canceled(cancel), .. } => {
-                format!("because {} canceled it", cancel.by)
-            }
-            _ => "step by step".into(),
+            Some(Because::Canceled(cancel)) => format!("because {} canceled it", cancel.by),
+            None => "step by step".into(),
         };
         let open = self.run.open().find(|step| step.task.is_some() || step.block.is_some());
         let left = match head.undo_left {
@@ -351,16 +364,21 @@ pub(super) fn say_expected(step: &Step, block: &Block) -> String {
         Wait::Callback { name } => format!("the answer to {} of {}", quote(name, QUOTED), step.path),
         Wait::Approval(wait) => format!("a decision on \"{}\"", quote(&wait.title, QUOTED)),
         Wait::Child { run_id } => format!("the end of {run_id}"),
-        _ => format!("progress of {}", step.path),
+        Wait::Auth { .. }
+        | Wait::Timer
+        | Wait::Retry { .. }
+        | Wait::Lost { .. }
+        | Wait::Probe
+        | Wait::Operator { .. } => {
+            format!("progress of {}", step.path)
+        }
     }
 }
 
 /// Signals that have not come.
 fn missing(block: &Block) -> Vec<String> {
-    match &block.wait {
-        Wait::Signal { names, got, .. } => names.iter().filter(|name| !got.contains_key(*name)).cloned().collect(),
-        _ => Vec::new(),
-    }
+    let Wait::Signal { names, got, .. } = &block.wait else { return Vec::new() };
+    names.iter().filter(|name| !got.contains_key(*name)).cloned().collect()
 }
 
 fn is_all(block: &Block) -> bool {
@@ -384,8 +402,9 @@ fn undo_failure(step: &Step, message: &str) -> String {
 
 /// What a reason asks of whom, for the second line of an explanation.
 pub(super) fn why(reason: &Reason) -> String {
-    match &reason.detail {
-        Detail::Child { root_cause: Some(root), .. } => root.clone(),
-        _ => reason.message.clone(),
+    if let Detail::Child { root_cause: Some(root), .. } = &reason.detail {
+        root.clone()
+    } else {
+        reason.message.clone()
     }
 }

@@ -103,9 +103,9 @@ impl<'a> View<'a> {
 
     /// Nobody knows whether the effect of this step happened.
     pub fn is_unknown(&self, step: &Step) -> bool {
-        let asked = step.block.as_ref().is_some_and(|block| match block.wait {
-            Wait::Lost { .. } => self.is_external(step),
-            _ => block.reason() == ReasonType::OutcomeUnknown,
+        let asked = step.block.as_ref().is_some_and(|block| match matches!(block.wait, Wait::Lost { .. }) {
+            true => self.is_external(step),
+            false => block.reason() == ReasonType::OutcomeUnknown,
         });
         let received = step.receipt.as_ref().is_some_and(|receipt| receipt.result.is_some());
         (asked || step.unknown || step.state == StepState::Reconciling) && !received

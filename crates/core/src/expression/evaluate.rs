@@ -163,10 +163,11 @@ impl<'e, 's> Evaluation<'e, 's> {
     fn map(&mut self, entries: &[(Node, Node)]) -> Result<Value, EvalError> {
         let mut map: Vec<(Arc<str>, Value)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            match self.value(key)? {
-                Value::String(key) => map.push((key, self.value(value)?)),
-                other => return Err(self.type_error("a map", "strings as keys", other.type_name())),
-            }
+            let key = self.value(key)?;
+            let Value::String(key) = key else {
+                return Err(self.type_error("a map", "strings as keys", key.type_name()));
+            };
+            map.push((key, self.value(value)?));
         }
         Ok(Value::Map(Arc::new(Map::new(map))))
     }
@@ -189,10 +190,7 @@ impl<'e, 's> Evaluation<'e, 's> {
     }
 
     fn condition(&mut self, operation: &str, node: &Node) -> Result<bool, EvalError> {
-        match self.value(node)? {
-            Value::Bool(bool) => Ok(bool),
-            other => Err(self.type_error(operation, "a bool", other.type_name())),
-        }
+        self.value(node)?.into_bool().map_err(|given| self.type_error(operation, "a bool", given))
     }
 
     /// Stops at the first operand that decides.
@@ -368,7 +366,9 @@ impl<'s> Evaluation<'_, 's> {
             // A negative index is beyond every list.
             Value::Int(int) => Ok(Key::Index(usize::try_from(*int).unwrap_or(usize::MAX))),
             Value::Double(double) if double.fract() == 0.0 && *double >= 0.0 => Ok(Key::Index(*double as usize)),
-            other => Err(self.type_error("[ ]", "a string or an int", other.type_name())),
+            Value::Null | Value::Bool(_) | Value::Double(_) | Value::List(_) | Value::Map(_) => {
+                Err(self.type_error("[ ]", "a string or an int", index.type_name()))
+            }
         }
     }
 
@@ -376,7 +376,9 @@ impl<'s> Evaluation<'_, 's> {
         let items: Arc<[Value]> = match range {
             Value::List(items) => Arc::clone(items),
             Value::Map(map) => map.entries().iter().map(|(key, _)| Value::String(Arc::clone(key))).collect(),
-            other => return Err(self.type_error(kind.name(), "a list or a map", other.type_name())),
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Double(_) | Value::String(_) => {
+                return Err(self.type_error(kind.name(), "a list or a map", range.type_name()));
+            }
         };
         if items.len() > MAX_MACRO_ELEMENTS {
             return Err(self.too_costly(format!("{}() walks at most {MAX_MACRO_ELEMENTS} elements", kind.name())));
@@ -424,10 +426,8 @@ impl<'s> Evaluation<'_, 's> {
     }
 
     fn holds_for(&mut self, kind: Macro, item: &Value, body: &Node) -> Result<bool, EvalError> {
-        match self.for_item(item, body)? {
-            Value::Bool(bool) => Ok(bool),
-            other => Err(self.type_error(kind.name(), "a body that is a bool", other.type_name())),
-        }
+        let held = self.for_item(item, body)?.into_bool();
+        held.map_err(|given| self.type_error(kind.name(), "a body that is a bool", given))
     }
 
     fn for_item(&mut self, item: &Value, body: &Node) -> Result<Value, EvalError> {

@@ -38,18 +38,22 @@ impl Evaluation<'_, '_> {
                 let (from, to) = (self.text_argument(method, arguments, 0)?, self.text_argument(method, arguments, 1)?);
                 self.replace(text, &from, &to)
             }
-            Method::Contains | Method::StartsWith | Method::EndsWith | Method::Split => {
-                let part = self.text_argument(method, arguments, 0)?;
-                self.spend_bytes(part.len())?;
-                match method {
-                    Method::Contains => Ok(Value::Bool(text.contains(&*part))),
-                    Method::StartsWith => Ok(Value::Bool(text.starts_with(&*part))),
-                    Method::EndsWith => Ok(Value::Bool(text.ends_with(&*part))),
-                    _ => self.split(text, &part),
-                }
+            Method::Contains => Ok(Value::Bool(text.contains(&*self.part(method, arguments)?))),
+            Method::StartsWith => Ok(Value::Bool(text.starts_with(&*self.part(method, arguments)?))),
+            Method::EndsWith => Ok(Value::Bool(text.ends_with(&*self.part(method, arguments)?))),
+            Method::Split => {
+                let part = self.part(method, arguments)?;
+                self.split(text, &part)
             }
             Method::Size | Method::Join => self.size(receiver),
         }
+    }
+
+    /// What is looked for in a text.
+    fn part(&mut self, method: Method, arguments: &[Value]) -> Result<Arc<str>, EvalError> {
+        let part = self.text_argument(method, arguments, 0)?;
+        self.spend_bytes(part.len())?;
+        Ok(part)
     }
 
     pub(super) fn matches(&mut self, receiver: &Value, pattern: &Pattern) -> Result<Value, EvalError> {
@@ -68,7 +72,9 @@ impl Evaluation<'_, '_> {
             }
             Value::List(items) => items.len(),
             Value::Map(map) => map.entries().len(),
-            other => return Err(self.type_error("size", "a string, list or map", other.type_name())),
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Double(_) => {
+                return Err(self.type_error("size", "a string, list or map", value.type_name()));
+            }
         };
         Ok(Value::Int(i64::try_from(size).unwrap_or(i64::MAX)))
     }
@@ -84,7 +90,9 @@ impl Evaluation<'_, '_> {
                 self.spend_bytes(text.len())?;
                 text.parse().map(Value::Int).map_err(|_| self.bad_value("int() is given a string that is no integer"))
             }
-            other => Err(self.type_error("int", "a number or string", other.type_name())),
+            Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => {
+                Err(self.type_error("int", "a number or string", value.type_name()))
+            }
         }
     }
 
@@ -99,7 +107,9 @@ impl Evaluation<'_, '_> {
                     .map(Value::Double)
                     .ok_or_else(|| self.bad_value("double() is given a string that is no finite number"))
             }
-            other => Err(self.type_error("double", "a number or string", other.type_name())),
+            Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => {
+                Err(self.type_error("double", "a number or string", value.type_name()))
+            }
         }
     }
 
@@ -109,7 +119,9 @@ impl Evaluation<'_, '_> {
             Value::Int(int) => Ok(Value::string(int.to_string())),
             Value::Double(double) => Ok(Value::string(double_text(double))),
             Value::Bool(bool) => Ok(Value::string(bool.to_string())),
-            other => Err(self.type_error("string", "a string, number or bool", other.type_name())),
+            Value::Null | Value::List(_) | Value::Map(_) => {
+                Err(self.type_error("string", "a string, number or bool", value.type_name()))
+            }
         }
     }
 
@@ -121,7 +133,9 @@ impl Evaluation<'_, '_> {
                 "false" | "False" | "FALSE" | "f" | "0" => Ok(Value::Bool(false)),
                 _ => Err(self.bad_value("bool() is given a string that is neither true nor false")),
             },
-            other => Err(self.type_error("bool", "a bool or string", other.type_name())),
+            Value::Null | Value::Int(_) | Value::Double(_) | Value::List(_) | Value::Map(_) => {
+                Err(self.type_error("bool", "a bool or string", value.type_name()))
+            }
         }
     }
 
@@ -150,10 +164,8 @@ impl Evaluation<'_, '_> {
         self.spend(items.len())?;
         let mut texts = Vec::with_capacity(items.len());
         for item in items {
-            match item {
-                Value::String(text) => texts.push(&**text),
-                other => return Err(self.type_error("join", "a list of strings", other.type_name())),
-            }
+            let text = item.as_str();
+            texts.push(text.ok_or_else(|| self.type_error("join", "a list of strings", item.type_name()))?);
         }
         let separators = separator.len().saturating_mul(items.len().saturating_sub(1));
         self.spend_text(texts.iter().map(|text| text.len()).sum::<usize>().saturating_add(separators))?;

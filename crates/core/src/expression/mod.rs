@@ -135,10 +135,8 @@ impl Expression {
     }
 
     fn condition(&self, evaluation: &mut Evaluation<'_, '_>) -> Result<bool, EvalError> {
-        match evaluation.value(&self.compiled.root)? {
-            Value::Bool(bool) => Ok(bool),
-            other => Err(evaluation.type_error("a condition", "a bool", other.type_name())),
-        }
+        let holds = evaluation.value(&self.compiled.root)?.into_bool();
+        holds.map_err(|given| evaluation.type_error("a condition", "a bool", given))
     }
 
     fn computed_json(&self, scope: &Scope<'_>, meter: &mut Meter) -> Result<String, EvalError> {
@@ -166,10 +164,7 @@ impl Expression {
     }
 
     fn path(&self) -> Option<&Path> {
-        match &self.compiled.root {
-            Node::Access(access) => access.as_path(),
-            _ => None,
-        }
+        if let Node::Access(access) = &self.compiled.root { access.as_path() } else { None }
     }
 }
 

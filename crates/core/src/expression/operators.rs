@@ -18,9 +18,10 @@ impl Evaluation<'_, '_> {
             Operator::GreaterOrEqual => self.compare(operator, left, right, Ordering::is_ge),
             Operator::In => self.contains_value(left, right).map(Value::Bool),
             Operator::Add => self.add(left, right),
-            Operator::Subtract | Operator::Multiply | Operator::Divide | Operator::Remainder => {
-                self.calculate(operator, left, right)
-            }
+            Operator::Subtract => self.calculate(operator, left, right, |left, right| left - right, i64::checked_sub),
+            Operator::Multiply => self.calculate(operator, left, right, |left, right| left * right, i64::checked_mul),
+            Operator::Divide => self.calculate(operator, left, right, |left, right| left / right, i64::checked_div),
+            Operator::Remainder => self.calculate(operator, left, right, |left, right| left % right, i64::checked_rem),
         }
     }
 
@@ -119,13 +120,24 @@ impl Evaluation<'_, '_> {
                 self.spend(left.len() + right.len())?;
                 Ok(Value::List(left.iter().chain(right.iter()).cloned().collect()))
             }
-            _ => self.calculate(Operator::Add, left, right),
+            _ => self.calculate(Operator::Add, left, right, |left, right| left + right, i64::checked_add),
         }
     }
 
-    fn calculate(&mut self, operator: Operator, left: &Value, right: &Value) -> Result<Value, EvalError> {
+    fn calculate(
+        &mut self,
+        operator: Operator,
+        left: &Value,
+        right: &Value,
+        doubles: fn(f64, f64) -> f64,
+        ints: fn(i64, i64) -> Option<i64>,
+    ) -> Result<Value, EvalError> {
+        let divides = matches!(operator, Operator::Divide | Operator::Remainder);
         let (left, right) = match (left, right) {
-            (Value::Int(left), Value::Int(right)) => return self.calculate_ints(operator, *left, *right),
+            (Value::Int(_), Value::Int(0)) if divides => return Err(self.by_zero(operator.sign())),
+            (Value::Int(left), Value::Int(right)) => {
+                return ints(*left, *right).map(Value::Int).ok_or_else(|| self.overflow(operator.sign()));
+            }
             (Value::Int(left), Value::Double(right)) => (*left as f64, *right),
             (Value::Double(left), Value::Int(right)) => (*left, *right as f64),
             (Value::Double(left), Value::Double(right)) => (*left, *right),
@@ -139,34 +151,20 @@ impl Evaluation<'_, '_> {
             }
             _ => return Err(self.pair_error(operator, "two numbers", left, right)),
         };
-        let result = match operator {
-            Operator::Subtract => left - right,
-            Operator::Multiply => left * right,
-            Operator::Divide | Operator::Remainder if right == 0.0 => return Err(self.by_zero(operator.sign())),
-            Operator::Divide => left / right,
-            Operator::Remainder => left % right,
-            _ => left + right,
-        };
+        if divides && right == 0.0 {
+            return Err(self.by_zero(operator.sign()));
+        }
+        let result = doubles(left, right);
         if result.is_finite() { Ok(Value::Double(result)) } else { Err(self.overflow(operator.sign())) }
-    }
-
-    fn calculate_ints(&mut self, operator: Operator, left: i64, right: i64) -> Result<Value, EvalError> {
-        let result = match operator {
-            Operator::Subtract => left.checked_sub(right),
-            Operator::Multiply => left.checked_mul(right),
-            Operator::Divide | Operator::Remainder if right == 0 => return Err(self.by_zero(operator.sign())),
-            Operator::Divide => left.checked_div(right),
-            Operator::Remainder => left.checked_rem(right),
-            _ => left.checked_add(right),
-        };
-        result.map(Value::Int).ok_or_else(|| self.overflow(operator.sign()))
     }
 
     pub(super) fn negate(&mut self, value: Value) -> Result<Value, EvalError> {
         match value {
             Value::Int(int) => int.checked_neg().map(Value::Int).ok_or_else(|| self.overflow("-")),
             Value::Double(double) => Ok(Value::Double(-double)),
-            other => Err(self.type_error("-", "a number", other.type_name())),
+            Value::Null | Value::Bool(_) | Value::String(_) | Value::List(_) | Value::Map(_) => {
+                Err(self.type_error("-", "a number", value.type_name()))
+            }
         }
     }
 

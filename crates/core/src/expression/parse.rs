@@ -135,9 +135,10 @@ impl<'t> Parser<'t> {
             return Ok(base);
         }
         // Parentheses around the first part change nothing: `(a.?b).orValue(c)`.
-        let mut access = match base {
-            Node::Access(access) => access,
-            other => Access { base: Base::Node(Box::new(other)), steps: Vec::new(), offset },
+        let mut access = if let Node::Access(access) = base {
+            access
+        } else {
+            Access { base: Base::Node(Box::new(base)), steps: Vec::new(), offset }
         };
         while self.continues() {
             let step = self.step(access.is_optional())?;
@@ -292,10 +293,12 @@ impl<'t> Parser<'t> {
 
     fn call(&mut self, name: &str, offset: usize) -> Result<Node, CompileError> {
         if name == "has" {
-            return match self.only_argument()? {
-                Node::Access(access) if access.only_reads() => self.node(Node::Has(access)),
-                _ => Err(CompileError::syntax(offset, "has() is given no path", "it tests a path: has(input.name)")),
-            };
+            if let Node::Access(access) = self.only_argument()?
+                && access.only_reads()
+            {
+                return self.node(Node::Has(access));
+            }
+            return Err(CompileError::syntax(offset, "has() is given no path", "it tests a path: has(input.name)"));
         }
         let Some((_, conversion)) = Conversion::NAMES.into_iter().find(|row| row.0 == name) else {
             let names = Conversion::NAMES.iter().map(|row| row.0).chain(["has"]).collect();
@@ -422,11 +425,11 @@ fn joined(left: Node, infix: Infix, right: Node) -> Node {
 }
 
 fn constant_key(index: &Node) -> Option<Key> {
-    match index {
-        Node::Literal(Value::String(name)) => Some(Key::from(&**name)),
-        Node::Literal(Value::Int(index)) => usize::try_from(*index).ok().map(Key::Index),
-        _ => None,
+    let Node::Literal(index) = index else { return None };
+    if let Value::Int(index) = index {
+        return usize::try_from(*index).ok().map(Key::Index);
     }
+    index.as_str().map(Key::from)
 }
 
 fn method_names() -> Vec<&'static str> {

@@ -15,10 +15,11 @@ pub(super) struct Survey {
 
 pub(super) fn survey(root: &mut Node) -> Result<Survey, CompileError> {
     let mut survey = Survey::default();
-    match root {
+    if let Node::Access(access) = root {
         // At the top a missing key is null, so that it needs no `orValue`.
-        Node::Access(access) => survey.access(access, false)?,
-        other => survey.node(other)?,
+        survey.access(access, false)?;
+    } else {
+        survey.node(root)?;
     }
     Ok(survey)
 }

@@ -45,10 +45,12 @@ impl Value {
     }
 
     pub fn as_str(&self) -> Option<&str> {
-        match self {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
+        if let Value::String(text) = self { Some(text) } else { None }
+    }
+
+    /// A bool, or the name of the type that it is instead.
+    pub(super) fn into_bool(self) -> Result<bool, &'static str> {
+        if let Value::Bool(bool) = self { Ok(bool) } else { Err(self.type_name()) }
     }
 
     pub(super) fn string(text: impl Into<Arc<str>>) -> Value {

@@ -58,10 +58,16 @@ impl Stop {
 
 impl From<Broken> for Stop {
     fn from(broken: Broken) -> Stop {
-        match broken {
-            Broken::Refused { refused, .. } => Stop::Rejected(Rejection::Refused(refused)),
-            other => Stop::Rejected(Rejection::Bug(other.to_string())),
-        }
+        let bug = broken.to_string();
+        Stop::Rejected(match broken {
+            Broken::Refused { refused, .. } => Rejection::Refused(refused),
+            Broken::Gap { .. }
+            | Broken::NoRow { .. }
+            | Broken::NoTask { .. }
+            | Broken::NoPath { .. }
+            | Broken::Chain { .. }
+            | Broken::Unreadable(_) => Rejection::Bug(bug),
+        })
     }
 }
 
@@ -126,16 +132,7 @@ fn mask_of(run: &Working, def: &Definition) -> Result<Option<Mask>, Stop> {
 
 /// What a command will most likely touch, so that one load is enough. `advance` asks when it needs more.
 pub fn first_needs(run: &Working, def: &Definition, ask: &Ask) -> Vec<Need> {
-    let path = match ask {
-        Ask::Claim { path, .. } | Ask::CallbackAnswer { path, .. } | Ask::ChildEnded { path, .. } => row_of(path),
-        Ask::Resolve { step_id, .. } | Ask::MakeLink { step_id, .. } | Ask::Decide { step_id: Some(step_id), .. } => {
-            row_of(step_id)
-        }
-        other => match other.holding() {
-            Some(holding) => row_of(&holding.path),
-            None => return Vec::new(),
-        },
-    };
+    let Some(path) = ask.path().map(row_of) else { return Vec::new() };
     let mut needs = BTreeSet::from([Need::Step(path.clone())]);
     let ends = matches!(ask, Ask::Complete { .. } | Ask::ChildEnded { .. } | Ask::Resolve { .. });
     if let Some(step) = run.step(path.as_str()).filter(|_| ends) {
@@ -219,10 +216,7 @@ impl<'a> Draft<'a> {
     }
 
     fn emit(&mut self, path: Option<&Path>, attempt: Option<u32>, fact: Fact) -> Decided {
-        let attempt = match &fact {
-            Fact::TaskIssued { attempt, .. } => Some(*attempt),
-            _ => attempt,
-        };
+        let attempt = if let Fact::TaskIssued { attempt, .. } = &fact { Some(*attempt) } else { attempt };
         let event = Event {
             seq: self.run.head.seq + 1,
             at: self.now,

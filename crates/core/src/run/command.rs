@@ -216,6 +216,30 @@ pub enum Ask {
     },
 }
 
+/// What is asked by somebody else than the holder of a lease, as a pattern: a match that names the others and ends with it
+/// names everything that can be asked.
+macro_rules! leaseless_asks {
+    () => {
+        Ask::Start(_)
+            | Ask::Claim { .. }
+            | Ask::Cancel { .. }
+            | Ask::Pause { .. }
+            | Ask::Resume { .. }
+            | Ask::Decide { .. }
+            | Ask::MakeLink { .. }
+            | Ask::Reconnect { .. }
+            | Ask::Signal { .. }
+            | Ask::CallbackAnswer { .. }
+            | Ask::Resolve { .. }
+            | Ask::RetryNow
+            | Ask::ChildEnded { .. }
+            | Ask::Wake
+            | Ask::Pin { .. }
+    };
+}
+
+pub(super) use leaseless_asks;
+
 #[derive(Clone, Debug)]
 pub struct Start {
     pub workflow_version: u32,
@@ -611,19 +635,31 @@ impl Ask {
             | Ask::Undelivered { holding }
             | Ask::Unacceptable { holding, .. }
             | Ask::Steps { holding, .. } => Some(holding),
+            leaseless_asks!() => None,
+        }
+    }
+
+    /// The step, probe or undo that it names.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Ask::Heartbeat { holding, .. }
+            | Ask::Complete { holding, .. }
+            | Ask::Fail { holding, .. }
+            | Ask::Block { holding, .. }
+            | Ask::Effect { holding, .. }
+            | Ask::Callback { holding, .. }
+            | Ask::Canceled { holding }
+            | Ask::Steps { holding, .. } => Some(&holding.path),
+            Ask::Claim { path, .. } | Ask::CallbackAnswer { path, .. } | Ask::ChildEnded { path, .. } => Some(path),
+            Ask::Resolve { step_id, .. } | Ask::MakeLink { step_id, .. } => Some(step_id),
+            Ask::Decide { step_id, .. } => step_id.as_ref(),
             Ask::Start(_)
-            | Ask::Claim { .. }
             | Ask::Cancel { .. }
             | Ask::Pause { .. }
             | Ask::Resume { .. }
-            | Ask::Decide { .. }
-            | Ask::MakeLink { .. }
             | Ask::Reconnect { .. }
             | Ask::Signal { .. }
-            | Ask::CallbackAnswer { .. }
-            | Ask::Resolve { .. }
             | Ask::RetryNow
-            | Ask::ChildEnded { .. }
             | Ask::Wake
             | Ask::Pin { .. } => None,
         }

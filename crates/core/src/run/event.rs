@@ -311,6 +311,83 @@ facts! {
     BodyRecalled { steps: Vec<Path>, epoch: Epoch } = "body.recalled" in Step,
 }
 
+/// The facts about a run as a whole, as a pattern. A match that ends with it and its siblings names every kind of fact, so that
+/// a new one stops the build.
+macro_rules! run_facts {
+    () => {
+        Fact::Entered(_)
+            | Fact::CancelAsked(_)
+            | Fact::PauseSet(_)
+            | Fact::PauseLifted { .. }
+            | Fact::WarningAdded(_)
+            | Fact::SignalReceived { .. }
+            | Fact::ConnectionReconnected { .. }
+            | Fact::OperatorResolved { .. }
+            | Fact::CompensationStarted { .. }
+            | Fact::HistoryFilled
+            | Fact::PinSet { .. }
+            | Fact::FinallyStarted
+            | Fact::FinallyEnded
+            | Fact::WorkflowStarted
+            | Fact::WorkflowCompleted { .. }
+            | Fact::WorkflowFailed { .. }
+    };
+}
+
+/// The facts about a step that change its own row alone.
+macro_rules! row_facts {
+    () => {
+        Fact::TaskCompleted { .. }
+            | Fact::TaskFailed { .. }
+            | Fact::TaskBlocked { .. }
+            | Fact::TaskLost { .. }
+            | Fact::TaskCanceled { .. }
+            | Fact::StepEntered { .. }
+            | Fact::StepBlocked { .. }
+            | Fact::StepOverdue
+            | Fact::StepCompleted { .. }
+            | Fact::StepFailed { .. }
+            | Fact::StepSkipped { .. }
+            | Fact::StepCaseHandled { .. }
+            | Fact::StepCanceled { .. }
+            | Fact::StepReset(_)
+            | Fact::StepReconciled { .. }
+            | Fact::StepUnneeded
+            | Fact::JoinDecided { .. }
+            | Fact::LoopBroken
+            | Fact::StepCompensated { .. }
+            | Fact::StepCarried { .. }
+            | Fact::EffectIntended { .. }
+            | Fact::EffectReceived { .. }
+            | Fact::EffectResumed { .. }
+            | Fact::CallbackMade(_)
+            | Fact::CallbackAnswered { .. }
+            | Fact::AnswerDelivered(_)
+            | Fact::LinkMade { .. }
+            | Fact::ApprovalEscalated { .. }
+            | Fact::ApprovalExpired
+    };
+}
+
+/// The facts about a step that also change what its run keeps count of.
+macro_rules! counted_facts {
+    () => {
+        Fact::TaskIssued { .. }
+            | Fact::TaskClaimed { .. }
+            | Fact::StepJumped { .. }
+            | Fact::StepCompensating
+            | Fact::StepUndoFailed { .. }
+            | Fact::SignalTaken { .. }
+            | Fact::ApprovalGiven(_)
+            | Fact::ApprovalRejected(_)
+            | Fact::ChildStarted { .. }
+            | Fact::ChildEnded { .. }
+            | Fact::BodyRecalled { .. }
+    };
+}
+
+pub(super) use {counted_facts, row_facts, run_facts};
+
 /// What a return to the beginning of an attempt changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reset {
@@ -382,10 +459,12 @@ fn is_ok(outcome: &Outcome) -> bool {
 impl Fact {
     /// `run.queued`, `step.completed`, `task.claimed`.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Fact::Entered(entered) => run_kind(entered.state),
-            other => other.kind_of_variant(),
-        }
+        self.entered().map_or_else(|| self.kind_of_variant(), |entered| run_kind(entered.state))
+    }
+
+    /// The state of the run that it tells.
+    pub fn entered(&self) -> Option<&Entered> {
+        if let Fact::Entered(entered) = self { Some(entered) } else { None }
     }
 }
 
@@ -451,10 +530,7 @@ pub enum Unreadable {
 impl Record {
     /// Writes an event down, chained to the one before it.
     pub fn seal(event: Event, from_state: Option<RunState>, previous: Digest) -> Result<Record, serde_json::Error> {
-        let to_state = match &event.fact {
-            Fact::Entered(entered) => Some(entered.state),
-            _ => None,
-        };
+        let to_state = event.fact.entered().map(|entered| entered.state);
         let mut record = Record {
             seq: event.seq,
             v: VERSION,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{Entered, Event, Fact, Record, Unreadable};
+use super::event::{Entered, Event, Fact, Record, Unreadable, counted_facts, row_facts, run_facts};
 use super::step::{Answered, Callback, ItemFailure, Lease, Live, NamedEffect, Place, Role, Step, TaskKind, Wait};
 use super::{Brief, Detached, Finally, Head, Mail, OneStep, Phase, Working, limits};
 use crate::contract::{BodyState, FailureClass, Refused, RunState, StepState, TaskState, lookup};
@@ -47,10 +47,12 @@ pub fn fold(run: &mut Working, event: &Event) -> Result<(), Broken> {
         return Err(Broken::Gap { expected: run.head.seq + 1, found: event.seq });
     }
     let refused = |refused| Broken::Refused { seq: event.seq, refused };
-    match &event.fact {
-        Fact::Entered(entered) => enter(&mut run.head, entered, event).map_err(refused)?,
-        fact if event.step_id.is_none() => fold_head(&mut run.head, fact, event).map_err(refused)?,
-        _ => fold_row(run, event)?,
+    if let Some(entered) = event.fact.entered() {
+        enter(&mut run.head, entered, event).map_err(refused)?;
+    } else if event.step_id.is_none() {
+        fold_head(&mut run.head, &event.fact, event).map_err(refused)?;
+    } else {
+        fold_row(run, event)?;
     }
     run.head.seq = event.seq;
     run.head.updated_at = event.at;
@@ -154,7 +156,9 @@ fn fold_head(head: &mut Head, fact: &Fact, event: &Event) -> Result<(), Refused>
         Fact::HistoryFilled => head.history_full = true,
         Fact::PinSet { pinned } => head.pinned = *pinned,
         // What a person or a connection did is told; what follows from it are events of their own.
-        _ => {}
+        Fact::ConnectionReconnected { .. } | Fact::OperatorResolved { .. } => {}
+        // Folded elsewhere.
+        Fact::Entered(_) | row_facts!() | counted_facts!() => {}
     }
     Ok(())
 }
@@ -190,20 +194,19 @@ fn fold_row(run: &mut Working, event: &Event) -> Result<(), Broken> {
 
 /// The facts with which a row begins say what it is an instance of.
 fn created_at(fact: &Fact) -> Option<&Place> {
-    match fact {
-        Fact::TaskIssued { place, .. } | Fact::StepSkipped { place, .. } => place.as_ref(),
-        Fact::StepEntered { place, .. } | Fact::StepCarried { place, .. } => Some(place),
-        _ => None,
+    if let Fact::TaskIssued { place, .. } | Fact::StepSkipped { place, .. } = fact {
+        return place.as_ref();
     }
+    if let Fact::StepEntered { place, .. } | Fact::StepCarried { place, .. } = fact { Some(place) } else { None }
 }
 
-fn can_be_undone(fact: &Fact) -> bool {
-    match fact {
-        Fact::StepCompleted { undoable, .. }
-        | Fact::StepCaseHandled { undoable, .. }
-        | Fact::StepCarried { undoable, .. } => *undoable,
-        _ => false,
-    }
+pub(super) fn can_be_undone(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::StepCompleted { undoable: true, .. }
+            | Fact::StepCaseHandled { undoable: true, .. }
+            | Fact::StepCarried { undoable: true, .. }
+    )
 }
 
 fn move_step(step: &mut Step, to: StepState, event: &Event) -> Result<(), Broken> {
@@ -252,26 +255,19 @@ fn end_task(step: &mut Step, to: TaskState, event: &Event) -> Result<TaskKind, B
 
 /// Withdrawn, given back, or held up by a connection: the probe or undo has not been tried.
 fn costs_no_attempt(fact: &Fact) -> bool {
-    match fact {
-        Fact::TaskCanceled { .. } | Fact::TaskBlocked { .. } => true,
-        Fact::TaskFailed { failure, .. } => failure.class == FailureClass::Auth,
-        _ => false,
-    }
+    let is_held_up = matches!(fact, Fact::TaskFailed { failure, .. } if failure.class == FailureClass::Auth);
+    is_held_up || matches!(fact, Fact::TaskCanceled { .. } | Fact::TaskBlocked { .. })
 }
 
 fn said(fact: &Fact) -> Option<Digest> {
-    match fact {
-        Fact::TaskCompleted { digest, .. } | Fact::TaskBlocked { digest, .. } => Some(*digest),
-        Fact::TaskFailed { digest, .. } | Fact::TaskCanceled { digest, .. } => *digest,
-        _ => None,
+    if let Fact::TaskCompleted { digest, .. } | Fact::TaskBlocked { digest, .. } = fact {
+        return Some(*digest);
     }
+    if let Fact::TaskFailed { digest, .. } | Fact::TaskCanceled { digest, .. } = fact { *digest } else { None }
 }
 
 fn taken_away_until(fact: &Fact) -> Option<Timestamp> {
-    match fact {
-        Fact::TaskFailed { until, .. } | Fact::TaskCanceled { until, .. } => *until,
-        _ => None,
-    }
+    if let Fact::TaskFailed { until, .. } | Fact::TaskCanceled { until, .. } = fact { *until } else { None }
 }
 
 fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
@@ -544,8 +540,8 @@ fn fold_step(step: &mut Step, event: &Event) -> Result<(), Broken> {
                 child.ended = Some(Box::new(end.clone()));
             }
         }
-        // Told for people; nothing in the row changes.
-        _ => {}
+        // Told for people, or kept in the head; nothing in the row changes.
+        Fact::StepJumped { .. } | Fact::ApprovalExpired | Fact::BodyRecalled { .. } | run_facts!() => {}
     }
     Ok(())
 }
@@ -644,7 +640,7 @@ fn count(run: &mut Working, step: &Step, was: StepState, event: &Event) {
             head.last_decided = Some((step.path.clone(), decision.by.clone()));
         }
         Fact::BodyRecalled { steps, epoch } => recall(run, steps, *epoch),
-        _ => {}
+        row_facts!() | run_facts!() => {}
     }
     if step.state != was {
         count_moved(run, step, was);
@@ -722,24 +718,19 @@ fn count_ended(run: &mut Working, step: &Step, was: StepState) {
         && let Some(group) = Arc::make_mut(parent).group_of.as_mut()
     {
         group.open = group.open.saturating_sub(1);
-        match step.state {
-            StepState::Completed | StepState::Skipped | StepState::CaseHandled => {
-                group.done += 1;
-                group.bytes += step.output.as_ref().map_or(4, |output| output.size) + 1;
+        if step.state.is_done() {
+            group.done += 1;
+            group.bytes += step.output.as_ref().map_or(4, |output| output.size) + 1;
+        } else if step.state == StepState::Failed {
+            group.failed += 1;
+            if let Some(failure) = step.failure.as_ref().filter(|_| group.failures.len() < limits::LISTED_FAILURES) {
+                group.failures.push(ItemFailure {
+                    index: step.place.number.unwrap_or(0),
+                    class: failure.class,
+                    code: failure.code.clone(),
+                    message: failure.message.clone(),
+                });
             }
-            StepState::Failed => {
-                group.failed += 1;
-                if let Some(failure) = step.failure.as_ref().filter(|_| group.failures.len() < limits::LISTED_FAILURES)
-                {
-                    group.failures.push(ItemFailure {
-                        index: step.place.number.unwrap_or(0),
-                        class: failure.class,
-                        code: failure.code.clone(),
-                        message: failure.message.clone(),
-                    });
-                }
-            }
-            _ => {}
         }
     }
 }

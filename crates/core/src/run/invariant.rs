@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::decide::coded::{BODY, spec_of};
 use super::event::{Fact, Record};
-use super::fold::row_of;
+use super::fold::{can_be_undone, row_of};
 use super::lifecycle::{project, wake_at};
 use super::step::{ApprovalWait, Decision, Step, TaskKind, Wait};
 use super::{Finally, Phase, Working, limits};
@@ -176,10 +176,8 @@ pub fn disowned<'a>(
 
 fn child_started(record: &Record) -> Option<(Path, RunId)> {
     let path = record.step_id.as_ref().filter(|_| record.kind == "child.started")?;
-    match record.event().ok()?.fact {
-        Fact::ChildStarted { child, .. } => Some((row_of(path), child.run_id)),
-        _ => None,
-    }
+    let Fact::ChildStarted { child, .. } = record.event().ok()?.fact else { return None };
+    Some((row_of(path), child.run_id))
 }
 
 /// I13: at most one lease per task, each with an epoch of its own that the run has counted.
@@ -229,12 +227,9 @@ fn groups(run: &Working, found: &mut Vec<Violation>) {
         let members = run.steps.values().flatten().filter(|row| row.place.parent.as_ref() == Some(&step.path));
         let (mut open, mut done, mut failed) = (0, 0, 0);
         for member in members {
-            match member.state {
-                StepState::Completed | StepState::Skipped | StepState::CaseHandled => done += 1,
-                StepState::Failed => failed += 1,
-                state if !state.is_ended() => open += 1,
-                _ => {}
-            }
+            done += u32::from(member.state.is_done());
+            failed += u32::from(member.state == StepState::Failed);
+            open += u32::from(!member.state.is_ended());
         }
         if (open, done, failed) != (group.open, group.done, group.failed) {
             let counted = (group.open, group.done, group.failed);
@@ -419,98 +414,99 @@ impl LogReader {
             let known = self.taken_away.entry(row.clone()).or_insert(*until);
             *known = (*known).max(*until);
         }
-        match fact {
-            Fact::TaskIssued { attempt, task, .. } => {
-                if task.kind == TaskKind::Reconcile {
-                    self.looks_too_early(&row, record, found);
-                }
-                if self.leases.contains_key(&row) {
-                    found.push(violated("I16", format!("{path} is issued while it is leased")));
-                }
-                let before = self.attempts.insert(path.clone(), *attempt).unwrap_or(*attempt);
-                // I8: attempts of a step only rise, by one; a probe or an undo begins to count anew.
-                if *path == row && (*attempt < before || *attempt > before + 1) {
-                    found.push(violated("I8", format!("{path}: attempt {attempt} after {before}")));
-                }
+        self.tasks(path, &row, fact, record, found);
+        self.steps(path, row, fact, found);
+    }
+
+    /// I8, I13, I14, I16: tasks, their attempts and their leases.
+    fn tasks(&mut self, path: &Path, row: &Path, fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
+        if let Fact::TaskIssued { attempt, task, .. } = fact {
+            if task.kind == TaskKind::Reconcile {
+                self.looks_too_early(row, record, found);
             }
-            Fact::TaskClaimed { epoch, .. } => {
-                if *epoch != self.epoch.next() {
-                    found.push(violated("I13", format!("{path}: epoch {epoch} after {}", self.epoch)));
-                }
-                self.epoch = *epoch;
-                if self.leases.insert(row, *epoch).is_some() {
-                    found.push(violated("I16", format!("{path} is claimed twice")));
-                }
+            if self.leases.contains_key(row) {
+                found.push(violated("I16", format!("{path} is issued while it is leased")));
             }
-            Fact::TaskCompleted { epoch, .. } | Fact::TaskFailed { epoch, .. } | Fact::TaskBlocked { epoch, .. } => {
-                self.lease_ends(&row, Some(*epoch), record, found);
+            let before = self.attempts.insert(path.clone(), *attempt).unwrap_or(*attempt);
+            // I8: attempts of a step only rise, by one; a probe or an undo begins to count anew.
+            if path == row && (*attempt < before || *attempt > before + 1) {
+                found.push(violated("I8", format!("{path}: attempt {attempt} after {before}")));
             }
-            Fact::TaskLost { epoch, .. } => self.lease_ends(&row, Some(*epoch), record, found),
-            Fact::TaskCanceled { epoch, .. } => self.lease_ends(&row, *epoch, record, found),
-            Fact::StepEntered { coded: Some(_), .. } => {
-                self.coded.insert(row);
+        } else if let Fact::TaskClaimed { epoch, .. } = fact {
+            if *epoch != self.epoch.next() {
+                found.push(violated("I13", format!("{path}: epoch {epoch} after {}", self.epoch)));
             }
-            Fact::StepCompleted { undoable, .. } => {
-                let times = self.completed.entry(path.clone()).or_default();
-                *times += 1;
-                if *times > 1 {
-                    found.push(violated("I27", format!("{path} is completed {times} times")));
-                }
-                if *undoable {
-                    self.completed_order.push(path.clone());
-                }
+            self.epoch = *epoch;
+            if self.leases.insert(row.clone(), *epoch).is_some() {
+                found.push(violated("I16", format!("{path} is claimed twice")));
             }
-            Fact::StepCompensating => {
-                // I41: last completed, first undone.
-                match self.completed_order.pop() {
-                    Some(last) if last == *path => {}
-                    other => found.push(violated("I41", format!("{path} is undone, {other:?} should be"))),
-                }
+        } else if let Fact::TaskCanceled { epoch, .. } = fact {
+            self.lease_ends(row, *epoch, record, found);
+        } else if let Fact::TaskCompleted { epoch, .. }
+        | Fact::TaskFailed { epoch, .. }
+        | Fact::TaskBlocked { epoch, .. }
+        | Fact::TaskLost { epoch, .. } = fact
+        {
+            self.lease_ends(row, Some(*epoch), record, found);
+        }
+    }
+
+    /// I27, I41: a step is completed once, and undone once and in order.
+    fn steps(&mut self, path: &Path, row: Path, fact: &Fact, found: &mut Vec<Violation>) {
+        if let Fact::StepEntered { coded: Some(_), .. } = fact {
+            self.coded.insert(row);
+        } else if let Fact::StepCompleted { .. } = fact {
+            let times = self.completed.entry(path.clone()).or_default();
+            *times += 1;
+            if *times > 1 {
+                found.push(violated("I27", format!("{path} is completed {times} times")));
             }
-            Fact::StepCompensated { .. } if !self.undone.insert(path.clone()) => {
-                found.push(violated("I41", format!("{path} is undone twice")));
+        } else if let Fact::StepCompensating = fact {
+            // I41: last completed, first undone.
+            let last = self.completed_order.pop();
+            if last.as_ref() != Some(path) {
+                found.push(violated("I41", format!("{path} is undone, {last:?} should be")));
             }
-            Fact::StepCaseHandled { undoable: true, .. } | Fact::StepCarried { undoable: true, .. } => {
-                self.completed_order.push(path.clone());
-            }
-            _ => {}
+        } else if let Fact::StepCompensated { .. } = fact
+            && !self.undone.insert(path.clone())
+        {
+            found.push(violated("I41", format!("{path} is undone twice")));
+        }
+        if can_be_undone(fact) {
+            self.completed_order.push(path.clone());
         }
     }
 
     /// I44: who decides was asked, may, and has not decided before. Whether somebody is in a group stands in no log.
     fn approvals(&mut self, row: &Path, fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
-        match fact {
-            Fact::StepBlocked { block, .. } => match &block.wait {
-                Wait::Approval(wait) => {
-                    let decided = self.approvals.remove(row).map(|(_, decided)| decided).unwrap_or_default();
-                    self.approvals.insert(row.clone(), ((**wait).clone(), decided));
-                }
-                _ => drop(self.approvals.remove(row)),
-            },
-            Fact::ApprovalEscalated { approvers, .. } => {
-                if let Some((wait, _)) = self.approvals.get_mut(row) {
-                    wait.approvers.clone_from(approvers);
-                }
+        if let Fact::StepBlocked { block, .. } = fact {
+            let decided = self.approvals.remove(row).map(|(_, decided)| decided);
+            if let Some(wait) = block.wait.approval() {
+                self.approvals.insert(row.clone(), (wait.clone(), decided.unwrap_or_default()));
             }
-            Fact::ApprovalGiven(decision) | Fact::ApprovalRejected(decision) => {
-                let asked = self.approvals.get_mut(row);
-                let broken = asked.map_or_else(
-                    || Some("nobody was asked".to_owned()),
-                    |(wait, decided)| undecidable(wait, decided, decision, &self.requester),
-                );
-                found.extend(broken.map(|why| {
-                    let by = &decision.by;
-                    violated("I44", format!("event {}: {by} decided about {row}, and {why}", record.seq))
-                }));
+        } else if let Fact::ApprovalEscalated { approvers, .. } = fact {
+            if let Some((wait, _)) = self.approvals.get_mut(row) {
+                wait.approvers.clone_from(approvers);
             }
-            Fact::TaskIssued { .. }
-            | Fact::StepReset(_)
-            | Fact::StepCompleted { .. }
-            | Fact::StepFailed { .. }
-            | Fact::StepSkipped { .. }
-            | Fact::StepCaseHandled { .. }
-            | Fact::StepCanceled { .. } => drop(self.approvals.remove(row)),
-            _ => {}
+        } else if let Fact::ApprovalGiven(decision) | Fact::ApprovalRejected(decision) = fact {
+            let asked = self.approvals.get_mut(row);
+            let broken = asked.map_or_else(
+                || Some("nobody was asked".to_owned()),
+                |(wait, decided)| undecidable(wait, decided, decision, &self.requester),
+            );
+            found.extend(broken.map(|why| {
+                let by = &decision.by;
+                violated("I44", format!("event {}: {by} decided about {row}, and {why}", record.seq))
+            }));
+        } else if let Fact::TaskIssued { .. }
+        | Fact::StepReset(_)
+        | Fact::StepCompleted { .. }
+        | Fact::StepFailed { .. }
+        | Fact::StepSkipped { .. }
+        | Fact::StepCaseHandled { .. }
+        | Fact::StepCanceled { .. } = fact
+        {
+            self.approvals.remove(row);
         }
     }
 
@@ -537,10 +533,7 @@ impl LogReader {
 
 /// I3: the states beside an event are those of its fact. The hash covers the fact, and not the state that it leads to.
 fn told_states(fact: &Fact, record: &Record, found: &mut Vec<Violation>) {
-    let said = match fact {
-        Fact::Entered(entered) => Some(entered.state),
-        _ => None,
-    };
+    let said = fact.entered().map(|entered| entered.state);
     if record.to_state != said || (said.is_none() && record.from_state.is_some()) {
         let (from, to) = (record.from_state, record.to_state);
         found.push(violated("I3", format!("event {} says {from:?} to {to:?}, its fact {said:?}", record.seq)));

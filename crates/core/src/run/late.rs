@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{Ask, Fault, Report};
+use super::command::{Ask, Fault, Report, leaseless_asks};
 use crate::contract::FailureClass;
 use crate::ids::{Epoch, Path};
 use crate::mask::Mask;
@@ -72,7 +72,11 @@ impl LateReport {
             Ask::Steps { done, .. } => {
                 done.iter().map(|done| (done.step_id.clone(), of_result(&done.result))).collect()
             }
-            _ => Vec::new(),
+            Ask::Heartbeat { .. }
+            | Ask::Block { .. }
+            | Ask::Callback { .. }
+            | Ask::Canceled { .. }
+            | leaseless_asks!() => Vec::new(),
         }
     }
 

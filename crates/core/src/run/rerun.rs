@@ -287,8 +287,7 @@ fn was_tolerated(source: Source<'_>, step: &StepDef) -> bool {
 }
 
 fn is_checkpointed(source: Source<'_>, step: &StepDef) -> bool {
-    newest(source, &step.id)
-        .is_some_and(|row| matches!(row.state, StepState::Completed | StepState::Skipped | StepState::CaseHandled))
+    newest(source, &step.id).is_some_and(|row| row.state.is_done())
 }
 
 /// A decision holds only for the subject it was given for: an approval is carried when nothing it shows can differ.
@@ -323,7 +322,7 @@ fn is_newest(source: Source<'_>, row: &Step) -> bool {
 fn row_is_carried(target: &Definition, row: &Step, carried: &[bool]) -> bool {
     let id = row.path.as_str().split('.').next().unwrap_or_default();
     let Some((index, step)) = target.step(id) else { return false };
-    let done = matches!(row.state, StepState::Completed | StepState::Skipped | StepState::CaseHandled);
+    let done = row.state.is_done();
     carried[index] && done && (row.place.parent.is_none() || step.compensate.is_some())
 }
 

@@ -646,6 +646,17 @@ impl Step {
     }
 }
 
+impl Wait {
+    pub fn approval(&self) -> Option<&ApprovalWait> {
+        if let Wait::Approval(wait) = self { Some(wait) } else { None }
+    }
+
+    /// The run whose end it waits for.
+    pub fn child(&self) -> Option<&RunId> {
+        if let Wait::Child { run_id } = self { Some(run_id) } else { None }
+    }
+}
+
 impl Block {
     pub fn new(wait: Wait, message: impl Into<String>, since: Timestamp) -> Block {
         Block { wait, message: message.into(), since, until: None, overdue: false }
@@ -680,11 +691,11 @@ impl Block {
 
     /// The state that this block alone puts the run in.
     pub fn rests_in(&self) -> crate::contract::RunState {
-        match self.wait {
-            // Nothing is to be done by a person yet: the pause before a probe is a back-off.
-            Wait::Probe if !self.overdue => crate::contract::RunState::RetryScheduled,
-            _ => self.reason().rests_in(),
+        // Nothing is to be done by a person yet: the pause before a probe is a back-off.
+        if matches!(self.wait, Wait::Probe) && !self.overdue {
+            return crate::contract::RunState::RetryScheduled;
         }
+        self.reason().rests_in()
     }
 
     /// The step state that goes with it.

@@ -21,10 +21,7 @@ impl<S: Store> Lane<S> {
     ) -> Stored<Vec<BodyStep>> {
         let Ask::Steps { done, begin, wait, .. } = ask else { return Ok(Vec::new()) };
         let open = batch.runs.get_mut(key).ok_or_else(|| StoreError::Failed("a run left its batch".into()))?;
-        let waits = match reply {
-            Reply::Body { waits, .. } => waits.as_slice(),
-            _ => &[],
-        };
+        let waits = if let Reply::Body { waits, .. } = reply { waits.as_slice() } else { &[] };
         let done = done.iter().map(|one| &one.step_id);
         let named = done.chain(begin.iter().map(|one| &one.step_id)).chain(wait.iter().map(|one| &one.step_id));
         let mut steps: Vec<BodyStep> = Vec::new();

@@ -29,7 +29,17 @@ impl<S: Store> Lane<S> {
             let (namespace, claim) = match one.request.what {
                 What::Claim(claim) => (Some(one.request.namespace), claim),
                 What::ClaimAnywhere(claim) => (None, claim),
-                _ => {
+                What::Register(_)
+                | What::Start(_)
+                | What::Run(_)
+                | What::Reconnected(_)
+                | What::Broken(_)
+                | What::Rerun(_)
+                | What::Tidy(_)
+                | What::Count(_)
+                | What::Access(_)
+                | What::Recall
+                | What::Keep(_) => {
                     others.push(one);
                     continue;
                 }

@@ -128,11 +128,10 @@ impl<S: Store> Lane<S> {
 
     /// A message that its target refuses came too late, which is nobody's fault.
     fn send(&mut self, batch: &mut Batch, target: &RunKey, ask: Ask) -> Stored {
-        if let Err(why) = self.decide(batch, target, &Command::new(Actor::system(), ask), &[])? {
-            match why {
-                Rejection::RunTerminal(_) | Rejection::Compensating | Rejection::NotWaiting { .. } => {}
-                why => tracing::error!(run = %target.run_id, %why, "a message was refused"),
-            }
+        if let Err(why) = self.decide(batch, target, &Command::new(Actor::system(), ask), &[])?
+            && !matches!(why, Rejection::RunTerminal(_) | Rejection::Compensating | Rejection::NotWaiting { .. })
+        {
+            tracing::error!(run = %target.run_id, %why, "a message was refused");
         }
         Ok(())
     }

@@ -313,10 +313,8 @@ impl<S: Store> Lane<S> {
         };
         let (reply, effects) = open.take(advanced, &mut self.fronts);
         // The run has moved already, so it cannot be passed over any more.
-        self.gather(batch, key, effects).map_err(|error| match error {
-            StoreError::Corrupt(why) => StoreError::Failed(why),
-            other => other,
-        })?;
+        let gathered = self.gather(batch, key, effects);
+        gathered.map_err(|error| if let StoreError::Corrupt(why) = error { StoreError::Failed(why) } else { error })?;
         Ok(Ok(reply))
     }
 

@@ -200,10 +200,10 @@ fn step_of(entered: &Record) -> Option<(Path, Option<String>)> {
     match serde_json::from_str::<Entered>(entered.payload.get()).ok()?.carries? {
         Carries::Lease { step_id, .. } => Some((step_id, None)),
         Carries::Undo { step_id, .. } => Some((step_id?, None)),
-        Carries::Block { step_id, reason } => match reason.wait {
-            Wait::Auth { connection, .. } => Some((step_id, Some(connection.tool))),
-            _ => Some((step_id, None)),
-        },
+        Carries::Block { step_id, reason } => {
+            let tool = if let Wait::Auth { connection, .. } = reason.wait { Some(connection.tool) } else { None };
+            Some((step_id, tool))
+        }
         Carries::Hold(_) | Carries::Cancel(_) | Carries::StartAt { .. } | Carries::HistoryFull { .. } => None,
     }
 }

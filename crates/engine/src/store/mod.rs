@@ -362,8 +362,6 @@ pub trait Store: Send {
 
 /// The bucket of the index on states: what moves at every step shares one, so that moving costs no index.
 pub fn bucket(state: RunState, delayed: bool) -> &'static str {
-    match state {
-        RunState::Queued | RunState::Running if !delayed => "active",
-        state => state.as_str(),
-    }
+    let moves = matches!(state, RunState::Queued | RunState::Running) && !delayed;
+    if moves { "active" } else { state.as_str() }
 }

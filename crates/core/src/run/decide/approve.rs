@@ -1,7 +1,7 @@
 //! Approvals: bound to what is approved, by those who may, once.
 
 use crate::contract::{Failure, FailureClass, FailureKind};
-use crate::definition::{Approval, AtDeadline, OnReject, Schema, StepDef};
+use crate::definition::{Action, Approval, AtDeadline, OnReject, Schema, StepDef};
 use crate::ids::Path;
 use crate::run::advance::{Decided, Draft};
 use crate::run::command::{ApprovalAsked, Ask, Json, Rejection, Reply};
@@ -234,7 +234,7 @@ impl Draft<'_> {
         let step = self.must_row(path)?;
         let schema = match (&wait.form, &self.spec(step).action) {
             (Some(form), _) => Schema::of_stored(form).ok(),
-            (None, crate::definition::Action::Approval(approval)) => approval.form.clone(),
+            (None, Action::Approval(approval)) => approval.form.clone(),
             (None, _) => None,
         };
         if let Some(schema) = schema.filter(|_| approve || form.is_some()) {
@@ -266,10 +266,7 @@ impl Draft<'_> {
             return self.complete_step(path, Some(output), ProofBy::Engine);
         }
         let def = self.spec(self.must_row(path)?);
-        let on_reject = match &def.action {
-            crate::definition::Action::Approval(approval) => approval.on_reject,
-            _ => OnReject::Fail,
-        };
+        let on_reject = if let Action::Approval(approval) = &def.action { approval.on_reject } else { OnReject::Fail };
         let message = format!(
             "{} rejected it{}",
             decision.by,
@@ -333,7 +330,13 @@ impl Draft<'_> {
             Wait::Approval(_) => "the approval",
             Wait::Signal { .. } => "the signal",
             Wait::Child { .. } => "the child run",
-            _ => "the answer",
+            Wait::Auth { .. }
+            | Wait::Callback { .. }
+            | Wait::Timer
+            | Wait::Retry { .. }
+            | Wait::Lost { .. }
+            | Wait::Probe
+            | Wait::Operator { .. } => "the answer",
         });
         let message = format!("{what} did not come in time");
         let expired = Failure::new(FailureKind::Expired, FailureClass::Fatal, message, self.now)

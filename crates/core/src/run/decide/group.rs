@@ -180,16 +180,11 @@ impl Draft<'_> {
         }
         let last = path.item(group.next - 1);
         let round = self.must_row(&last)?;
-        match round.state {
-            StepState::Completed | StepState::Skipped | StepState::CaseHandled => {}
-            StepState::Failed => {
-                let failure = round.failure.clone();
-                return match failure {
-                    Some(failure) => self.fail_step(path, Failure { step_id: Some(path.clone()), ..failure }, false),
-                    None => Ok(()),
-                };
-            }
-            _ => return Ok(()),
+        if !round.state.is_done() {
+            return match round.failure.clone().filter(|_| round.state == StepState::Failed) {
+                Some(failure) => self.fail_step(path, Failure { step_id: Some(path.clone()), ..failure }, false),
+                None => Ok(()),
+            };
         }
         let here = self.after_round(round, def)?;
         let over = match &repeat.until {

@@ -53,11 +53,9 @@ impl Draft<'_> {
         };
         let receipts: Vec<_> = self
             .late_of(step)
-            .filter_map(|late| match &late.said {
-                LateReport::Receipt { name, external_id, result } if is_new(name) => {
-                    Some((name.clone(), external_id.clone(), result.clone(), late.at))
-                }
-                _ => None,
+            .filter_map(|late| {
+                let LateReport::Receipt { name, external_id, result } = &late.said else { return None };
+                is_new(name).then(|| (name.clone(), external_id.clone(), result.clone(), late.at))
             })
             .collect();
         for (name, external_id, result, at) in receipts {

@@ -80,17 +80,13 @@ impl Draft<'_> {
 
     /// What was replied to an answer that is given again: its worker may not have heard it.
     pub(super) fn reply_again(&self, ask: &Ask) -> Decided<Reply> {
-        match ask {
-            Ask::Steps { done, .. } => {
-                let mut waits = Vec::new();
-                for done in done {
-                    let pause = self.pause_left(&done.step_id)?;
-                    waits.extend(pause.map(|pause| (done.step_id.clone(), pause)));
-                }
-                Ok(Reply::Body { next: Next::Released, waits })
-            }
-            _ => Ok(Reply::Replayed),
+        let Ask::Steps { done, .. } = ask else { return Ok(Reply::Replayed) };
+        let mut waits = Vec::new();
+        for done in done {
+            let pause = self.pause_left(&done.step_id)?;
+            waits.extend(pause.map(|pause| (done.step_id.clone(), pause)));
         }
+        Ok(Reply::Body { next: Next::Released, waits })
     }
 
     /// Extends the lease. It writes no event.

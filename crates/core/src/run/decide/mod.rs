@@ -32,11 +32,14 @@ use super::limits;
 
 /// Decides one request.
 pub(super) fn decide(draft: &mut Draft<'_>, ask: &Ask) -> Decided<Reply> {
-    match ask {
-        Ask::Start(start) => return draft.start(start),
-        _ if draft.run.head.state.is_none() => return Err(Rejection::NoRun(draft.run.head.run_id.clone()).into()),
-        Ask::Pin { pinned } => return draft.pin(*pinned),
-        _ => {}
+    if let Ask::Start(start) = ask {
+        return draft.start(start);
+    }
+    if draft.run.head.state.is_none() {
+        return Err(Rejection::NoRun(draft.run.head.run_id.clone()).into());
+    }
+    if let Ask::Pin { pinned } = ask {
+        return draft.pin(*pinned);
     }
     if let Some(holding) = ask.holding() {
         // A worker that lost its lease, or repeats itself, is told so whatever the run became meanwhile.
@@ -106,7 +109,25 @@ impl Draft<'_> {
             Ask::Wake | Ask::ChildEnded { .. } | Ask::Reconnect { generation: Some(_), .. } => Ok(Reply::Replayed),
             Ask::Decide { .. } => self.decide_approval(ask),
             Ask::Claim { task_id, .. } => Err(Rejection::NotClaimable(task_id.clone()).into()),
-            _ => Err(Rejection::RunTerminal(self.state()).into()),
+            Ask::Start(_)
+            | Ask::Heartbeat { .. }
+            | Ask::Complete { .. }
+            | Ask::Fail { .. }
+            | Ask::Block { .. }
+            | Ask::Effect { .. }
+            | Ask::Callback { .. }
+            | Ask::Canceled { .. }
+            | Ask::Steps { .. }
+            | Ask::Cancel { .. }
+            | Ask::Pause { .. }
+            | Ask::Resume { .. }
+            | Ask::MakeLink { .. }
+            | Ask::Reconnect { generation: None, .. }
+            | Ask::Signal { .. }
+            | Ask::CallbackAnswer { .. }
+            | Ask::Resolve { .. }
+            | Ask::RetryNow
+            | Ask::Pin { .. } => Err(Rejection::RunTerminal(self.state()).into()),
         }
     }
 }

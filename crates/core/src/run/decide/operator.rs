@@ -100,7 +100,7 @@ impl Draft<'_> {
                 });
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }
-            _ => {
+            Resolution::Retry { .. } | Resolution::Correct { .. } | Resolution::Compensate | Resolution::Fail => {
                 self.tell_of(path, Fact::StepReset(Reset { granted: true, ..Reset::default() }))?;
                 self.issue_undo(path)
             }
@@ -116,7 +116,7 @@ impl Draft<'_> {
                 let failure = self.failure(path, FailureClass::Fatal, "it is not known whether it happened", 1);
                 self.tell_of(path, Fact::StepUndoFailed { failure: Box::new(failure) })
             }
-            _ => self.issue_probe(path),
+            Resolution::Retry { .. } | Resolution::Correct { .. } | Resolution::Compensate => self.issue_probe(path),
         }
     }
 
@@ -148,7 +148,14 @@ impl Draft<'_> {
                     self.tell_of(&path, Fact::StepReset(Reset { granted: true, ..Reset::default() }))?;
                     self.issue_again(&path, attempt + 1, None)?;
                 }
-                _ => self.wait_again(&path, block)?,
+                Wait::Auth { .. }
+                | Wait::Approval(_)
+                | Wait::Signal { .. }
+                | Wait::Callback { .. }
+                | Wait::Child { .. }
+                | Wait::Timer
+                | Wait::Probe
+                | Wait::Operator { .. } => self.wait_again(&path, block)?,
             }
         }
         Ok(Reply::Done)
@@ -184,18 +191,18 @@ fn resolutions_of(step: &Step, phase: &Phase, saga: bool) -> Vec<&'static str> {
         Phase::Ended => return Vec::new(),
         // What is still blocked while a run ends is a child, which answers for itself, or a `finally` step.
         Phase::Closing { .. } | Phase::Canceling(_) => {
-            return match block.wait {
-                Wait::Child { .. } => Vec::new(),
-                _ => vec!["retry", "complete", "skip", "fail"],
+            return match block.wait.child() {
+                Some(_) => Vec::new(),
+                None => vec!["retry", "complete", "skip", "fail"],
             };
         }
         Phase::Compensating { .. } if step.state == StepState::Compensating => {
             return vec!["retry", "complete", "skip"];
         }
         Phase::Compensating { .. } => {
-            return match block.wait {
-                Wait::Operator { .. } => vec!["complete", "fail", "skip"],
-                _ => Vec::new(),
+            return match matches!(block.wait, Wait::Operator { .. }) {
+                true => vec!["complete", "fail", "skip"],
+                false => Vec::new(),
             };
         }
         Phase::Forward => {}

@@ -265,10 +265,8 @@ impl Draft<'_> {
                 self.fail_step(path, failure, false)?;
             }
             Then::Complete | Then::Skip | Then::GoTo(_) => {
-                let output = match then {
-                    Then::Skip => None,
-                    _ => output.map(|json| self.store(path.payload("output"), json)),
-                };
+                let output = output.filter(|_| then != Then::Skip);
+                let output = output.map(|json| self.store(path.payload("output"), json));
                 let failure_box = failure.cloned().map(Box::new);
                 self.tell_of(path, Fact::StepCaseHandled { case, output, failure: failure_box, undoable })?;
                 if let (Then::GoTo(jump), Some(index)) = (then, index) {

@@ -139,7 +139,14 @@ impl Draft<'_> {
                 self.block_on_auth(path, connection, &failure.message, TaskKind::Compensate)
             }
             FailureClass::OutcomeUnknown if undo.reconcile.is_some() => self.issue_probe(path),
-            _ => self.give_up_undo(path, &failure),
+            FailureClass::Transient
+            | FailureClass::RateLimited
+            | FailureClass::OutcomeUnknown
+            | FailureClass::Lost
+            | FailureClass::Validation
+            | FailureClass::Permission
+            | FailureClass::Conflict
+            | FailureClass::Fatal => self.give_up_undo(path, &failure),
         }
     }
 

@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use crate::contract::FailureClass;
 use crate::ids::{Digest, Fields};
-use crate::run::command::{ApprovalAsked, Ask, BlockOn, CodedWait, Fault, Report, StepBegin, StepDone, StepWait};
+use crate::run::command::{
+    ApprovalAsked, Ask, BlockOn, CodedWait, Fault, Report, StepBegin, StepDone, StepWait, leaseless_asks,
+};
 use crate::time::{Span, Timestamp};
 
 /// Of an answer that ends a lease. Reports that leave it as it is have none.
@@ -17,7 +19,7 @@ pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
         Ask::Canceled { .. } => said.word("canceled"),
         Ask::Unacceptable { code, .. } => said.word("unacceptable").word(code),
         Ask::Steps { done, begin, wait, .. } => said.word("steps").steps(done, begin, wait),
-        _ => return None,
+        Ask::Heartbeat { .. } | Ask::Effect { .. } | Ask::Callback { .. } | leaseless_asks!() => return None,
     };
     Some(said.0.digest())
 }

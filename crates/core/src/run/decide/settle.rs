@@ -177,11 +177,9 @@ impl Draft<'_> {
 
     fn ended_well(&self) -> bool {
         let declared = self.run.head.plan.iter().zip(self.def.steps()).filter(|(_, step)| !step.finally);
-        declared.into_iter().all(|(brief, _)| match brief.state {
-            StepState::Completed | StepState::Skipped | StepState::CaseHandled => true,
-            StepState::Failed => brief.tolerated,
-            _ => false,
-        })
+        declared
+            .into_iter()
+            .all(|(brief, _)| brief.state.is_done() || (brief.state == StepState::Failed && brief.tolerated))
     }
 
     /// All steps ended: the body has its output, or cannot have one.

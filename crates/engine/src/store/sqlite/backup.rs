@@ -21,9 +21,9 @@ pub fn backup(files: &Files, to: &Path) -> Stored {
     let from = files.reader()?;
     let mut copy = Db::open(&unfinished)?;
     // In one step: a writer between two steps would make it begin again, without end.
-    match Backup::new(&from, &mut copy)?.step(-1)? {
-        StepResult::Done => {}
-        other => return Err(StoreError::Busy(format!("the backup was kept from reading: {other:?}"))),
+    let ended = Backup::new(&from, &mut copy)?.step(-1)?;
+    if ended != StepResult::Done {
+        return Err(StoreError::Busy(format!("the backup was kept from reading: {ended:?}")));
     }
     at_failpoint(Point::InBackup);
     // The copy is a file of its own, without a WAL beside it.
