@@ -245,7 +245,13 @@ impl Answer {
         match self {
             Answer::Tasks(tasks) => tasks.iter().map(LeasedTask::lease).collect(),
             Answer::Run(told) => told.task.iter().map(LeasedTask::lease).collect(),
-            _ => Vec::new(),
+            Answer::Registered { .. }
+            | Answer::Released(_)
+            | Answer::Archived(_)
+            | Answer::Counted
+            | Answer::Admitted
+            | Answer::Said(_)
+            | Answer::Unsaid => Vec::new(),
         }
     }
 }

@@ -649,6 +649,8 @@ impl Ask {
             | Ask::Effect { holding, .. }
             | Ask::Callback { holding, .. }
             | Ask::Canceled { holding }
+            | Ask::Undelivered { holding }
+            | Ask::Unacceptable { holding, .. }
             | Ask::Steps { holding, .. } => Some(&holding.path),
             Ask::Claim { path, .. } | Ask::CallbackAnswer { path, .. } | Ask::ChildEnded { path, .. } => Some(path),
             Ask::Resolve { step_id, .. } | Ask::MakeLink { step_id, .. } => Some(step_id),

@@ -76,6 +76,8 @@ impl LateReport {
             | Ask::Block { .. }
             | Ask::Callback { .. }
             | Ask::Canceled { .. }
+            | Ask::Undelivered { .. }
+            | Ask::Unacceptable { .. }
             | leaseless_asks!() => Vec::new(),
         }
     }

@@ -117,6 +117,8 @@ impl Draft<'_> {
             | Ask::Effect { .. }
             | Ask::Callback { .. }
             | Ask::Canceled { .. }
+            | Ask::Undelivered { .. }
+            | Ask::Unacceptable { .. }
             | Ask::Steps { .. }
             | Ask::Cancel { .. }
             | Ask::Pause { .. }

@@ -19,7 +19,11 @@ pub(super) fn digest_of(ask: &Ask) -> Option<Digest> {
         Ask::Canceled { .. } => said.word("canceled"),
         Ask::Unacceptable { code, .. } => said.word("unacceptable").word(code),
         Ask::Steps { done, begin, wait, .. } => said.word("steps").steps(done, begin, wait),
-        Ask::Heartbeat { .. } | Ask::Effect { .. } | Ask::Callback { .. } | leaseless_asks!() => return None,
+        Ask::Heartbeat { .. }
+        | Ask::Effect { .. }
+        | Ask::Callback { .. }
+        | Ask::Undelivered { .. }
+        | leaseless_asks!() => return None,
     };
     Some(said.0.digest())
 }
