@@ -43,7 +43,6 @@ codes! {
     InvalidIdempotencyKey "invalid-idempotency-key" 400 "The Idempotency-Key cannot be used", "A key has 1 to 255 printable ASCII characters. A UUID is a good one.";
     CredentialsInUrl "credentials-in-url" 400 "A key does not belong in a URL", "URLs end up in logs. Send the key as `Authorization: Bearer KEY`, and replace this one.";
     InvalidCursor "invalid-cursor" 400 "The cursor is not one of ours", "Pass `next_cursor` of the page before, unchanged.";
-    CursorExpired "cursor-expired" 410 "The cursor is older than what is kept", "Read the list anew, then follow from there.";
     BadRequest "bad-request" 400 "The request cannot be read", "The detail says what is wrong with it.";
     Unauthenticated "unauthenticated" 401 "A key is needed", "Send `Authorization: Bearer KEY`. `abide key create NAME --role ROLE` makes one.";
     InvalidCredentials "invalid-credentials" 401 "The key is not valid", "It is mistyped, unknown, revoked or expired; for all of these the answer is the same.";
@@ -79,8 +78,6 @@ codes! {
     MailboxFull "mailbox-full" 409 "Too many signals wait in this run", "They are consumed when the run waits for them.";
     TooManyEffects "too-many-effects" 409 "The step has too many named effects", "Split the work into several steps.";
     TooDeep "too-deep" 409 "Runs are nested too deeply", "A child of a child of a child … has a limit.";
-    VersionConflict "version-conflict" 409 "The version exists with other content", "Versions never change. Upload the document without a version.";
-    WorkflowDisabled "workflow-disabled" 409 "The workflow takes no new runs", "It was disabled by an operator.";
     IdempotencyInProgress "idempotency-in-progress" 409 "The same key is being worked on", "Wait as long as Retry-After says and ask again with the same key.";
     ShownOnce "shown-once" 409 "It was made, and its secret was shown once", "A key or a link is in one answer only: stored is a hash. If that answer was lost, take away what was made and ask for another one with a new Idempotency-Key.";
     TokenUsed "token-used" 410 "The link or callback was used", "Each works once.";
@@ -100,7 +97,6 @@ codes! {
     IdempotencyKeyReused "idempotency-key-reused" 422 "The key was used for another request", "One key belongs to one request. Use a new one.";
     StepIdRequired "step-id-required" 422 "Say which approval is meant", "More than one is open: name its `step_id`.";
     RateLimited "rate-limited" 429 "Too many requests", "Wait as long as Retry-After says.";
-    QuotaExceeded "quota-exceeded" 429 "The namespace's quota is used up", "Wait for runs to end, or raise the quota.";
     TooManyStreams "too-many-streams" 429 "Too many streams are open", "Close some, or read lists instead.";
     HeadersTooLarge "headers-too-large" 431 "The headers are too large", "At most 64 KiB together.";
     Internal "internal" 500 "Something broke in here", "It is logged under `request_id`. Nothing was promised.";
@@ -122,7 +118,6 @@ impl Code {
             self,
             Code::IdempotencyInProgress
                 | Code::RateLimited
-                | Code::QuotaExceeded
                 | Code::TooManyStreams
                 | Code::Overloaded
                 | Code::StoreUnavailable
