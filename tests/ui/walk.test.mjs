@@ -56,7 +56,10 @@ async function fillWithEvil(server) {
   await server.report(done, "complete", { output: { [evil(1)]: ALL }, ...told });
   // One that failed, one that waits for a connection, one for an operator, one that is worked on, one that is paused.
   await server.report(await start("run_evil-failed"), "fail", { class: "fatal", message: ALL, code: evil(4), details: { [evil(0)]: ALL, stack: ALL }, evidence: told.evidence });
-  await server.report(await start("run_evil-auth"), "block", { on: "auth", tool: evil(1), account: evil(6), message: ALL, connect_url: "javascript:window.hit=1" });
+  const needsAuth = await start("run_evil-auth");
+  const block = { on: "auth", tool: evil(1), account: evil(6), message: ALL };
+  await assert.rejects(server.report(needsAuth, "block", { ...block, connect_url: "javascript:window.hit=1" }), /422/);
+  await server.report(needsAuth, "block", { ...block, connect_url: `https://evil.example/?q=${encodeURIComponent(ALL)}` });
   await server.report(await start("run_evil-operator"), "fail", { class: "permission", message: ALL, evidence: told.evidence });
   const held = await start("run_evil-running");
   await server.report(held, "heartbeat", { progress: { done: 1, message: ALL } });

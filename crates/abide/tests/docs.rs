@@ -1,5 +1,6 @@
 //! What the documentation shows is what the program does: every `console` block is run and compared.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,6 +29,48 @@ fn every_console_block_of_the_docs_is_true() {
         played += play_page(page);
     }
     assert!(played >= 5, "only {played} commands were found in {pages:?}");
+}
+
+#[test]
+fn every_number_that_doctor_and_tests_name_is_explained() {
+    let page = std::fs::read_to_string(repository().join("docs/reference/invariants.md")).expect("a page");
+    let explained: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next())
+        .flat_map(|numbers| numbers.split(", "))
+        .collect();
+    let mut named = 0;
+    for folder in ["crates/engine/src", "crates/engine/tests", "crates/abide/tests", "crates/core/src", "crates/core/tests"] {
+        for number in numbers_below(&repository().join(folder)) {
+            assert!(explained.contains(number.as_str()), "{number}, named below {folder}, is not explained");
+            named += 1;
+        }
+    }
+    assert!(named > 60, "there is something to explain: {named}");
+}
+
+/// Numbers of invariants in quotes, and numbers of faults and inputs at the beginning of a test's name.
+fn numbers_below(folder: &Path) -> BTreeSet<String> {
+    let mut numbers = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            numbers.extend(numbers_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a source");
+            numbers.extend(text.split('"').filter(|word| is_number(word, &['I'])).map(str::to_owned));
+            for name in text.split("fn ").skip(1).filter_map(|rest| rest.split('(').next()) {
+                let words = name.split('_').map(str::to_uppercase);
+                numbers.extend(words.take_while(|word| is_number(word, &['F', 'B'])));
+            }
+        }
+    }
+    numbers
+}
+
+fn is_number(word: &str, letters: &[char]) -> bool {
+    let digits = word.strip_prefix(letters).unwrap_or_default();
+    !digits.is_empty() && digits.len() <= 2 && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[test]
