@@ -40,7 +40,9 @@ fn every_number_that_doctor_and_tests_name_is_explained() {
         .flat_map(|numbers| numbers.split(", "))
         .collect();
     let mut named = 0;
-    for folder in ["crates/engine/src", "crates/engine/tests", "crates/abide/tests", "crates/core/src", "crates/core/tests"] {
+    for folder in
+        ["crates/engine/src", "crates/engine/tests", "crates/abide/tests", "crates/core/src", "crates/core/tests"]
+    {
         for number in numbers_below(&repository().join(folder)) {
             assert!(explained.contains(number.as_str()), "{number}, named below {folder}, is not explained");
             named += 1;
