@@ -18,7 +18,7 @@ const LOOKS: u32 = 100;
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Where lines are left to be written. A clone writes to the same place.
+/// The queue of lines for the log's thread. A clone writes to the same queue.
 #[derive(Clone, Debug)]
 pub struct Log {
     lines: SyncSender<Vec<u8>>,
@@ -108,7 +108,7 @@ fn write_lines(lines: &Receiver<Vec<u8>>, mut out: impl Write, counts: &Counts) 
     }
 }
 
-/// What Rust itself does here would wait for standard error.
+/// Rust's own panic hook would wait for standard error.
 fn tell_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let (thread, message) = (thread.name().unwrap_or("unnamed"), panic.payload_as_str().unwrap_or("no message"));

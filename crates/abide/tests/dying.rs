@@ -21,7 +21,7 @@ const DOCUMENT: &str = "workflow: one\nsteps:\n  - { id: a, task: work }\n";
 /// A hang is a failure; a busy machine is not.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What standard error is.
+/// Kinds of standard error.
 #[derive(Clone, Copy, Debug)]
 enum Log {
     Closed,

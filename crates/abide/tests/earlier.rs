@@ -49,7 +49,7 @@ fn open_runs(server: &Server) -> Vec<Value> {
     server.get("/v1/runs?state=open&limit=200")["runs"].as_array().expect("runs").clone()
 }
 
-/// What a person does about a run in this state.
+/// Acts on a run as a person would in its state.
 fn help(server: &Server, run: &Value) {
     let id = run["run_id"].as_str().expect("an id");
     let step = run["blocking_reason"]["step_id"].as_str().unwrap_or_default();
@@ -78,7 +78,7 @@ fn help(server: &Server, run: &Value) {
     }
 }
 
-/// What a worker does that offers everything.
+/// Works as a worker that offers every handler.
 fn work(server: &Server) {
     for handlers in [json!(["t", "undo", "find"]), json!(["coded@1"])] {
         let asked = json!({ "worker": "new", "queues": ["default"], "handlers": handlers, "max": 50, "wait_ms": 0 });

@@ -6,8 +6,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::definition::pieces_at;
+use crate::expression::replace_scalars;
 
-/// What people and programs see instead.
+/// The text that people and programs see instead.
 pub const MASKED: &str = "[redacted]";
 /// Shorter values would be found by accident: they are hidden where they were given, and nowhere else.
 const SHORTEST: usize = 6;
@@ -92,31 +93,22 @@ impl Mask {
         if serde_json::from_str::<&RawValue>(json).is_err() {
             return self.text(json);
         }
-        let mut out = String::with_capacity(json.len());
-        let mut at = 0;
-        while let Some(token) = next_token(json, at) {
-            let text = &json[token.clone()];
-            out.push_str(&json[at..token.start]);
-            out.push_str(&self.token(text));
-            at = token.end;
-        }
-        out.push_str(&json[at..]);
-        Cow::Owned(out)
+        Cow::Owned(replace_scalars(json, |token| self.token(token)))
     }
 
-    /// A string or a number, as it is written.
-    fn token<'t>(&self, token: &'t str) -> Cow<'t, str> {
+    /// The replacement of a string or a number in which a value is written. None: it stays.
+    fn token(&self, token: &str) -> Option<String> {
+        let shown = || Value::from(MASKED).to_string();
         if !token.starts_with('"') {
-            return if self.is_in(token) { Cow::Owned(format!("\"{MASKED}\"")) } else { Cow::Borrowed(token) };
+            return self.is_in(token).then(shown);
         }
         match serde_json::from_str::<String>(token) {
             Ok(text) => match self.text(&text) {
-                Cow::Borrowed(_) => Cow::Borrowed(token),
-                Cow::Owned(masked) => Cow::Owned(Value::from(masked).to_string()),
+                Cow::Borrowed(_) => None,
+                Cow::Owned(masked) => Some(Value::from(masked).to_string()),
             },
             // Half of a surrogate pair: not a text that can be written again.
-            Err(_) if self.is_in(token) => Cow::Owned(format!("\"{MASKED}\"")),
-            Err(_) => Cow::Borrowed(token),
+            Err(_) => self.is_in(token).then(shown),
         }
     }
 
@@ -138,46 +130,18 @@ fn mark(n: usize) -> String {
 pub fn values_at(json: &str, pointers: &[String]) -> Vec<String> {
     let mut values = Vec::new();
     for piece in pieces_at(json, pointers) {
-        let mut at = 0;
-        while let Some(token) = next_token(piece, at) {
-            let text = &piece[token.clone()];
-            let value = match text.starts_with('"') {
-                true => serde_json::from_str(text).unwrap_or_default(),
-                false => text.to_owned(),
+        replace_scalars(piece, |token| {
+            let value = match token.starts_with('"') {
+                true => serde_json::from_str(token).unwrap_or_default(),
+                false => token.to_owned(),
             };
             if value.chars().count() >= SHORTEST && !values.contains(&value) && values.len() < MOST {
                 values.push(value);
             }
-            at = token.end;
-        }
+            None
+        });
     }
     values
-}
-
-/// The next string or number of a JSON text.
-fn next_token(json: &str, from: usize) -> Option<std::ops::Range<usize>> {
-    let bytes = json.as_bytes();
-    let start = from + bytes.get(from..)?.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9'))?;
-    let end = match bytes[start] {
-        b'"' => string_end(bytes, start),
-        _ => {
-            let length = bytes[start..].iter().take_while(|byte| b"+-.eE0123456789".contains(byte)).count();
-            start + length
-        }
-    };
-    Some(start..end)
-}
-
-fn string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
 }
 
 /// How a value is written where it is repeated.
@@ -207,7 +171,8 @@ fn writings_of(value: &str) -> Vec<String> {
     all
 }
 
-fn percent_encoded(value: &str, upper: bool) -> String {
+/// As a URL holds a value, with its hexadecimal digits in upper or lower case.
+pub fn percent_encoded(value: &str, upper: bool) -> String {
     let encoded = value.bytes().map(|byte| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
         _ if upper => format!("%{byte:02X}"),

@@ -86,7 +86,7 @@ fn shown(json: &str) -> Value {
     }
 }
 
-/// Where the next page of a list begins.
+/// The cursor of the next page of a list.
 pub fn next_cursor(answer: &Answer) -> Option<String> {
     shown(&answer.text())["next_cursor"].as_str().map(str::to_owned)
 }

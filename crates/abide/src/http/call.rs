@@ -204,7 +204,7 @@ impl<T: Serialize> Serialize for Listed<T> {
     }
 }
 
-/// What identifies a run.
+/// The fields that identify a run.
 #[derive(Serialize)]
 struct Little<'a> {
     run_id: &'a RunId,

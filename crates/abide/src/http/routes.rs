@@ -64,12 +64,12 @@ impl Route {
         (self.handler)(call)
     }
 
-    /// Whether a person says yes or no here.
+    /// True for routes on which a person decides an approval.
     pub fn is_decision(&self) -> bool {
         self.allowed == DECIDE
     }
 
-    /// Whether a worker says here how a task, or a step of a body, went.
+    /// True for routes on which a worker reports the result of a task, or of a step of a body.
     pub fn takes_results(&self) -> bool {
         ["complete", "fail", "steps"].iter().any(|what| self.path.strip_prefix("/v1/tasks/{task_id}/") == Some(what))
     }

@@ -47,7 +47,7 @@ pub fn doubtful() -> Vec<String> {
     fixed.into_iter().map(String::from).chain(long).collect()
 }
 
-/// What is no JSON text.
+/// Texts that are not JSON.
 pub fn broken() -> Vec<Vec<u8>> {
     let deep = format!("{}1{}", "[".repeat(65), "]".repeat(65));
     let fixed: [&[u8]; 21] = [

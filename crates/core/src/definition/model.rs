@@ -113,14 +113,14 @@ pub enum Action {
 /// The handler and queue of steps that the engine itself sends out.
 pub const PUSH: &str = "abide:http";
 
-/// Who carries out what a step does.
+/// The party that carries out a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Performer<'a> {
     /// A worker that offers this handler.
     Worker(&'a Handler),
     /// The engine's sender of HTTP requests.
     Push,
-    /// Nobody: time passes.
+    /// The clock: time passes.
     Clock,
     /// A person, a signal or another run.
     Answer,
@@ -141,7 +141,7 @@ impl Performer<'_> {
         (self == Performer::Push).then(|| Queue::from(PUSH))
     }
 
-    /// Whether the step is carried out as a task; otherwise it is a wait.
+    /// True when the step is carried out as a task; otherwise it is a wait.
     pub fn has_task(self) -> bool {
         match self {
             Performer::Worker(_) | Performer::Push => true,

@@ -49,7 +49,7 @@ impl Evaluation<'_, '_> {
         }
     }
 
-    /// What is looked for in a text.
+    /// The texts that a search looks for.
     fn part(&mut self, method: Method, arguments: &[Value]) -> Result<Arc<str>, EvalError> {
         let part = self.text_argument(method, arguments, 0)?;
         self.spend_bytes(part.len())?;

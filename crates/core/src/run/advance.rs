@@ -305,7 +305,7 @@ impl<'a> Draft<'a> {
         self.mask = Some(mask).filter(|mask| !mask.is_empty());
     }
 
-    /// What a child inherits.
+    /// The sensitive values that a child inherits.
     pub fn sensitive_values(&self) -> Option<Json> {
         self.mask.as_ref().map(|mask| mask.to_json().into())
     }

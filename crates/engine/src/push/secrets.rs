@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use abide_core::expression::{is_deeper_than, readable_text, replace_scalars};
+use abide_core::mask::percent_encoded;
 use abide_core::run::command::{Fault, Json};
 use serde_json::Value;
 
@@ -104,7 +105,7 @@ impl Redactor {
     pub fn hide(&mut self, name: &str, value: &str) {
         let quoted = Value::from(value).to_string();
         let in_json = quoted[1..quoted.len() - 1].to_owned();
-        for text in [value.to_owned(), in_json, percent_encoded(value), value.to_ascii_lowercase()] {
+        for text in [value.to_owned(), in_json, percent_encoded(value, true), value.to_ascii_lowercase()] {
             if !text.is_empty() && !self.0.iter().any(|(known, _)| *known == text) {
                 self.0.push((text, format!("[secret {name}]")));
             }
@@ -168,14 +169,6 @@ impl Redactor {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
-}
-
-fn percent_encoded(value: &str) -> String {
-    let encoded = value.bytes().map(|byte| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    });
-    encoded.collect()
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ impl Cost {
         Ok(MOST_STEPS - walk.left)
     }
 
-    /// Whether so few steps are certain from the sizes alone.
+    /// True when the sizes alone prove that a check takes at most so many steps.
     pub fn is_surely_within(&self, steps: usize, json: &str) -> bool {
         // A value takes at least one byte and a separator.
         !self.recursive && self.nodes.saturating_mul(json.len() / 2 + 1 + json.len() / TEXT_STEP) <= steps
@@ -242,14 +242,14 @@ impl Repeats {
         self.between.iter().fold(self.times, |times, between| times.saturating_mul(2 + between))
     }
 
-    /// Of a schema with these fields.
+    /// The repeats of a schema with these fields.
     fn of(&self, fields: &Map<String, Value>) -> Repeats {
         let mut repeats = self.clone();
         repeats.between.extend(AGAIN.iter().filter(|keyword| fields.contains_key(**keyword)).map(|_| 0));
         repeats
     }
 
-    /// Of the schemas in a keyword.
+    /// The repeats of the schemas in a keyword.
     fn under(&self, applies: Applies) -> Repeats {
         match applies {
             Applies::Here => {

@@ -141,7 +141,7 @@ fn any_expression() -> impl Strategy<Value = String> {
     })
 }
 
-/// Whether an integer in it has more than 63 bits and a sign.
+/// True when an integer in it has more than 63 bits and a sign.
 fn has_wide_integer(value: &Json) -> bool {
     match value {
         Json::Number(number) => number.is_u64() && !number.is_i64(),

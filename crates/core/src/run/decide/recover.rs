@@ -348,7 +348,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What a probe said, as it may be written down.
+    /// The verdict of a probe, without sensitive values.
     fn verdict(&self, answer: Option<&str>) -> Verdict {
         let marked = |id: Option<String>| id.map(|id| self.marked(&id).into_owned());
         match Verdict::read(answer) {

@@ -52,7 +52,7 @@ impl Draft<'_> {
         Ok(Reply::Done)
     }
 
-    /// What the input holds at sensitive places, and what was inherited: recognised from now on wherever it is repeated.
+    /// Keeps the sensitive values of the input and the inherited ones, to recognise them wherever they are repeated.
     fn keep_sensitive(&mut self, start: &Start) {
         let inherited = start.inherited.as_deref().and_then(|json| serde_json::from_str::<Vec<String>>(json).ok());
         // Identifiers that a rerun takes along name inherited values by their numbers, so these come first.
